@@ -1,0 +1,45 @@
+# Options every target of this project is built with, and no dependency inherits.
+add_library(gatehouse_options INTERFACE)
+target_compile_features(gatehouse_options INTERFACE cxx_std_20)
+target_compile_options(gatehouse_options INTERFACE -Wall -Wextra -Werror)
+if(GATEHOUSE_SANITIZE)
+  target_compile_options(gatehouse_options INTERFACE
+    -fsanitize=${GATEHOUSE_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(gatehouse_options INTERFACE -fsanitize=${GATEHOUSE_SANITIZE})
+endif()
+
+# LibTorch, with its headers as system headers and without the flags its package
+# file would set for the whole project.
+add_library(gatehouse_torch INTERFACE)
+target_include_directories(gatehouse_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_link_libraries(gatehouse_torch INTERFACE ${TORCH_LIBRARIES})
+
+# gatehouse_library(<name> SOURCES ... [PUBLIC ...] [PRIVATE ...])
+# makes gatehouse_<name>, alias gatehouse::<name>.
+function(gatehouse_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
+  add_library(gatehouse_${name} STATIC ${arg_SOURCES})
+  add_library(gatehouse::${name} ALIAS gatehouse_${name})
+  target_include_directories(gatehouse_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(gatehouse_${name}
+    PUBLIC ${arg_PUBLIC}
+    PRIVATE gatehouse_options ${arg_PRIVATE})
+endfunction()
+
+# gatehouse_test(<name> SOURCES ... [LIBS ...] [LABELS ...] [TIMEOUT seconds])
+# makes one test program of GoogleTest cases.  Tests find the repository through
+# the environment variable GATEHOUSE_SOURCE_DIR and the built programs through
+# GATEHOUSE_BIN_DIR.
+function(gatehouse_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE gatehouse_options ${arg_LIBS} GTest::gmock_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "GATEHOUSE_SOURCE_DIR=${PROJECT_SOURCE_DIR};GATEHOUSE_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+endfunction()

@@ -1,0 +1,127 @@
+#include "server/base/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "server/base/status_macros.h"
+#include "server/base/strings.h"
+
+namespace gatehouse {
+namespace {
+
+absl::Status ErrnoError(std::string_view what, const std::string& path) {
+  const int error = errno;
+  const std::string message = StrCat(what, " ", path, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+// Closes a file descriptor at the end of a scope.
+struct FileDescriptor {
+  int fd;
+  ~FileDescriptor() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoError("cannot write", path);
+    }
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  if (fsync(fd) != 0) return ErrnoError("cannot flush", path);
+  return absl::OkStatus();
+}
+
+absl::Status WriteAndRename(const std::string& temporary, const std::string& path, std::string_view bytes) {
+  {
+    FileDescriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)};
+    if (file.fd < 0) return ErrnoError("cannot create", temporary);
+    GH_RETURN_IF_ERROR(WriteAll(file.fd, bytes, temporary));
+  }
+  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoError("cannot rename to", path);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  FileDescriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return ErrnoError("cannot open", path);
+  struct stat info {};
+  if (fstat(file.fd, &info) != 0) return ErrnoError("cannot stat", path);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(StrCat(path, " is not a regular file"));
+  if (info.st_size == 0) return MappedFile(nullptr, 0);
+  const size_t size = static_cast<size_t>(info.st_size);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) return ErrnoError("cannot map", path);
+  return MappedFile(static_cast<const char*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
+  GH_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  if (static_cast<int64_t>(file.bytes().size()) > limit) {
+    return absl::ResourceExhaustedError(
+        StrCat(path, " holds ", file.bytes().size(), " bytes, more than the limit of ", limit));
+  }
+  return std::string(file.bytes());
+}
+
+absl::Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
+  static std::atomic<uint64_t> counter{0};
+  const std::string temporary = StrCat(path, ".tmp-", getpid(), "-", counter.fetch_add(1));
+  const absl::Status status = WriteAndRename(temporary, path, bytes);
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
+}
+
+absl::Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    errno = error.value();
+    return ErrnoError("cannot create folder", path);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gatehouse

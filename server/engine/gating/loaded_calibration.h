@@ -1,0 +1,70 @@
+#ifndef GATEHOUSE_SERVER_ENGINE_GATING_LOADED_CALIBRATION_H_
+#define GATEHOUSE_SERVER_ENGINE_GATING_LOADED_CALIBRATION_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/engine/calibration.h"
+#include "server/engine/model/weights.h"
+
+namespace gatehouse {
+
+// A calibration with its tensors on the model's device.  Immutable.
+class LoadedCalibration final : public Calibration {
+ public:
+  struct Layer {
+    LinearWeights surrogate;    // [d_model, d_model], the serving dtype; bias float32
+    at::Tensor gate_weight;     // [d_model], float32
+    float gate_bias = 0;        // p = sigmoid(x · gate_weight + gate_bias)
+    at::Tensor consensus_rows;  // [k] int64, neuron indices, in the info's order
+    at::Tensor exception_rows;  // [e] int64
+  };
+
+  LoadedCalibration(CalibrationInfo info, std::vector<Layer> layers)
+      : Calibration(std::move(info)), layers_(std::move(layers)) {}
+
+  const Layer& layer(int index) const { return layers_[index]; }
+
+  // The tensors of a calibration the engine loaded.
+  static const LoadedCalibration& From(const Calibration& calibration) {
+    return static_cast<const LoadedCalibration&>(calibration);
+  }
+
+ private:
+  std::vector<Layer> layers_;
+};
+
+// A calibration as it is fitted and stored: float32 on the CPU (docs/calibration-file.md).
+struct CalibrationData {
+  struct Layer {
+    at::Tensor surrogate_weight;  // [d_model out, d_model in], float32
+    at::Tensor surrogate_bias;    // [d_model], float32
+    at::Tensor gate_weight;       // [d_model], float32
+    at::Tensor gate_bias;         // [1], float32
+  };
+  CalibrationInfo info;
+  std::vector<Layer> layers;
+};
+
+// Writes `data` in one step.
+absl::Status WriteCalibrationFile(const std::string& path, const CalibrationData& data);
+
+// Reads and checks a file against the model's shapes and fingerprint.
+// FailedPrecondition for another model's; InvalidArgument, naming the tensor or key,
+// for a damaged one.
+absl::StatusOr<CalibrationData> ReadCalibrationFile(const std::string& path, const ModelWeights& model);
+
+// The description alone.
+absl::StatusOr<CalibrationInfo> ReadCalibrationFileInfo(const std::string& path);
+
+// Moves a calibration to the model's device and dtype.
+std::shared_ptr<const LoadedCalibration> PlaceCalibration(CalibrationData data, const ModelWeights& model);
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_ENGINE_GATING_LOADED_CALIBRATION_H_

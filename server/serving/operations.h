@@ -1,0 +1,103 @@
+#ifndef GATEHOUSE_SERVER_SERVING_OPERATIONS_H_
+#define GATEHOUSE_SERVER_SERVING_OPERATIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/engine/calibration.h"
+#include "server/serving/model_catalog.h"
+
+namespace gatehouse {
+
+enum class OperationState { kWaiting, kRunning, kSucceeded, kFailed, kCancelled, kInterrupted };
+
+// A long-running operation as its users see it; proto/gatehouse/v1/operations.proto
+// documents the fields.
+struct OperationStatus {
+  std::string name;  // "operations/REPLICA/ID"
+  std::string kind;
+  std::string model;
+  OperationState state = OperationState::kWaiting;
+  double progress = 0;
+  std::string stage;
+  std::string created, ended;  // RFC 3339
+  absl::Status error;          // why it failed
+  std::string result;          // for a calibration, its name
+  uint64_t result_bytes = 0;
+  bool done() const { return state != OperationState::kWaiting && state != OperationState::kRunning; }
+};
+
+struct CalibrateSpec {
+  std::string corpus;  // "corpora/SHA256"
+  CalibrateOptions options;
+  bool activate = true;
+};
+// Later experiments add theirs here.
+using OperationSpec = std::variant<CalibrateSpec>;
+
+struct OperationsOptions {
+  std::string state_dir;
+  std::string replica;  // letters, digits, '.', '_' and '-'
+  int64_t corpus_limit_bytes = int64_t{256} << 20;
+  int max_waiting = 16;
+};
+
+// Uploaded corpora, content-addressed files under <state_dir>/corpora.
+class CorpusUpload {
+ public:
+  virtual ~CorpusUpload() = default;  // an unfinished upload leaves nothing behind
+  // ResourceExhausted over the limit or when the disk is full.
+  virtual absl::Status Append(std::string_view bytes) = 0;
+  struct Corpus {
+    std::string name;  // "corpora/SHA256"
+    uint64_t size_bytes = 0;
+  };
+  // InvalidArgument when empty or not UTF-8.
+  virtual absl::StatusOr<Corpus> Finish() = 0;
+};
+
+// Runs long work one operation at a time on a thread of its own, beside the scheduler.
+// State is one JSON file an operation under <state_dir>/operations, written atomically;
+// operations that this replica was running when it stopped are marked interrupted at
+// Create.  Those of other replicas that share the directory can be read.  Thread-safe.
+class OperationManager {
+ public:
+  static absl::StatusOr<std::unique_ptr<OperationManager>> Create(const ModelCatalog& catalog,
+                                                                  OperationsOptions options);
+  virtual ~OperationManager() = default;
+
+  virtual absl::StatusOr<std::unique_ptr<CorpusUpload>> BeginUpload(std::string display_name) = 0;
+
+  virtual absl::StatusOr<OperationStatus> Start(const std::string& model, OperationSpec spec) = 0;
+  virtual absl::StatusOr<OperationStatus> Get(const std::string& name) const = 0;
+  virtual absl::StatusOr<OperationStatus> Cancel(const std::string& name) = 0;
+  // Newest first; `page_token` from the page before, empty for the first.
+  struct Page {
+    std::vector<OperationStatus> operations;
+    std::string next_page_token;
+  };
+  virtual absl::StatusOr<Page> List(int page_size, const std::string& page_token) const = 0;
+  // Path of the result file.  FailedPrecondition when there is none (yet).
+  virtual absl::StatusOr<std::string> ResultPath(const std::string& name) const = 0;
+
+  // Calls `changed` (from any thread, quickly, never after Unwatch returns) with the
+  // state now and at each change; the last call has done() set.  FailedPrecondition
+  // for another replica's operation that is still running.
+  using Changed = std::function<void(const OperationStatus&)>;
+  virtual absl::StatusOr<uint64_t> Watch(const std::string& name, Changed changed) = 0;
+  virtual void Unwatch(uint64_t watch) = 0;
+
+  // Cancels what runs, marks it interrupted, joins.  Called by the destructor.
+  virtual void Shutdown() = 0;
+};
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_SERVING_OPERATIONS_H_
