@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -33,10 +34,12 @@ std::string StrCat(const Args&... args) {
 // The message of a status.
 inline std::string_view Message(const absl::Status& status) { return ToStd(status.message()); }
 
-// The same code with `prefix` before the message; OK stays OK.
+// The same code and payloads with `prefix` before the message; OK stays OK.
 inline absl::Status Annotate(const absl::Status& status, std::string_view prefix) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), StrCat(prefix, ": ", Message(status)));
+  absl::Status annotated(status.code(), StrCat(prefix, ": ", Message(status)));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
+  return annotated;
 }
 
 }  // namespace gatehouse
