@@ -1,0 +1,29 @@
+#ifndef GATEHOUSE_CLIENT_CALL_CONTEXT_H_
+#define GATEHOUSE_CLIENT_CALL_CONTEXT_H_
+
+#include <grpcpp/client_context.h>
+
+#include "absl/time/time.h"
+#include "client/client.h"
+
+namespace gatehouse::client {
+
+// The gRPC context of one call, with its deadline, which its Canceller can end.
+class CallContext {
+ public:
+  CallContext(absl::Time deadline, Canceller* canceller);
+  ~CallContext();
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
+
+  grpc::ClientContext* get() { return &context_; }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  Canceller* canceller_;
+};
+
+}  // namespace gatehouse::client
+
+#endif  // GATEHOUSE_CLIENT_CALL_CONTEXT_H_

@@ -1,0 +1,375 @@
+#include "client/client.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/call_context.h"
+#include "client/errors.h"
+#include "client/utf8.h"
+#include "gatehouse/v1/analysis.grpc.pb.h"
+#include "gatehouse/v1/generation.grpc.pb.h"
+#include "gatehouse/v1/models.grpc.pb.h"
+#include "gatehouse/v1/operations.grpc.pb.h"
+#include "gatehouse/v1/scoring.grpc.pb.h"
+
+namespace gatehouse::client {
+namespace {
+
+constexpr int kMaxAttempts = 5;       // gRPC's own bound
+constexpr int kMaxMessage = 1 << 30;  // a sane bound on what a caller may ask for
+constexpr int kUploadChunk = 256 << 10;
+constexpr int kPageSize = 1000;
+// A watch goes on through a short absence of its server, such as a restart.
+constexpr std::array<int, 6> kReconnectMs = {100, 200, 500, 1000, 2000, 4000};
+
+// Calls that may be repeated: all but StartOperation, which would start twice.
+std::string ServiceConfig(int attempts) {
+  std::string config = R"({"loadBalancingConfig": [{"round_robin": {}}])";
+  if (attempts > 1) {
+    absl::StrAppend(&config, R"(, "methodConfig": [{"name": [
+      {"service": "gatehouse.v1.GenerationService"}, {"service": "gatehouse.v1.ScoringService"},
+      {"service": "gatehouse.v1.AnalysisService"}, {"service": "gatehouse.v1.ModelService"})");
+    for (const char* method :
+         {"UploadCorpus", "GetOperation", "WatchOperation", "CancelOperation", "ListOperations", "FetchResult"}) {
+      absl::StrAppend(&config, R"(, {"service": "gatehouse.v1.OperationService", "method": ")", method, "\"}");
+    }
+    absl::StrAppend(&config, R"(], "retryPolicy": {"maxAttempts": )", attempts,
+                    R"(, "initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2,
+                       "retryableStatusCodes": ["UNAVAILABLE"]}}])");
+  }
+  return config + "}";
+}
+
+bool IsLoopback(const std::string& server) {
+  return server.starts_with("127.") || server.starts_with("localhost:") || server.starts_with("[::1]");
+}
+
+grpc::ChannelArguments ChannelArgumentsFor(const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetServiceConfigJSON(ServiceConfig(options.attempts));
+  arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
+  arguments.SetMaxSendMessageSize(options.max_message_bytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(absl::ToInt64Milliseconds(options.keepalive)));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  // Pings may go on while a long prefill is silent.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  if (IsLoopback(options.server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return arguments;
+}
+
+absl::Time DeadlineOf(const CallOptions& options) { return absl::Now() + options.timeout; }
+
+// An event that nobody listens to lets the call go on.
+template <typename Listener, typename Event>
+bool Tell(const Listener& listener, const Event& event) {
+  return !listener || listener(event);
+}
+
+class GrpcClient : public Client {
+ public:
+  explicit GrpcClient(const std::shared_ptr<grpc::Channel>& channel)
+      : generation_(v1::GenerationService::NewStub(channel)),
+        scoring_(v1::ScoringService::NewStub(channel)),
+        analysis_(v1::AnalysisService::NewStub(channel)),
+        models_(v1::ModelService::NewStub(channel)),
+        operations_(v1::OperationService::NewStub(channel)) {}
+
+  absl::StatusOr<v1::GenerationSummary> Generate(const v1::GenerateRequest& request, const GenerationEvents& events,
+                                                 const CallOptions& options) override {
+    using Response = v1::GenerateResponse;
+    return Stream<Response, v1::GenerationSummary>(*generation_, &v1::GenerationService::Stub::Generate, request,
+                                                   options, [&](const Response& response) {
+                                                     switch (response.event_case()) {
+                                                       case Response::kStart:
+                                                         return Tell(events.on_start, response.start());
+                                                       case Response::kPrompt:
+                                                         return Tell(events.on_prompt, response.prompt());
+                                                       case Response::kToken:
+                                                         return Tell(events.on_token, response.token());
+                                                       default:
+                                                         return true;
+                                                     }
+                                                   });
+  }
+
+  absl::StatusOr<v1::ScoreSummary> Score(const v1::ScoreRequest& request,
+                                         const std::function<bool(const v1::ScoredTokens&)>& on_tokens,
+                                         const CallOptions& options) override {
+    using Response = v1::ScoreResponse;
+    return Stream<Response, v1::ScoreSummary>(
+        *scoring_, &v1::ScoringService::Stub::Score, request, options,
+        [&](const Response& response) { return !response.has_tokens() || Tell(on_tokens, response.tokens()); });
+  }
+
+  absl::StatusOr<v1::AnalysisSummary> ScoreNonlinearity(const v1::ScoreNonlinearityRequest& request,
+                                                        const NonlinearityEvents& events,
+                                                        const CallOptions& options) override {
+    return Analyse<v1::ScoreNonlinearityResponse>(&v1::AnalysisService::Stub::ScoreNonlinearity, request, events,
+                                                  options);
+  }
+
+  absl::StatusOr<v1::AnalysisSummary> TraceConsensus(const v1::TraceConsensusRequest& request,
+                                                     const ConsensusEvents& events,
+                                                     const CallOptions& options) override {
+    return Analyse<v1::TraceConsensusResponse>(&v1::AnalysisService::Stub::TraceConsensus, request, events, options);
+  }
+
+  absl::StatusOr<v1::ListModelsResponse> ListModels(const CallOptions& options) override {
+    return Unary<v1::ListModelsResponse>(*models_, &v1::ModelService::Stub::ListModels, v1::ListModelsRequest(),
+                                         options);
+  }
+
+  absl::StatusOr<v1::DescribeModelResponse> DescribeModel(const std::string& model,
+                                                          const CallOptions& options) override {
+    v1::DescribeModelRequest request;
+    request.set_model(model);
+    return Unary<v1::DescribeModelResponse>(*models_, &v1::ModelService::Stub::DescribeModel, request, options);
+  }
+
+  absl::StatusOr<v1::CalibrationSummary> SelectCalibration(const std::string& model, const std::string& calibration,
+                                                           const CallOptions& options) override {
+    v1::SelectCalibrationRequest request;
+    request.set_model(model);
+    request.set_calibration(calibration);
+    auto response =
+        Unary<v1::SelectCalibrationResponse>(*models_, &v1::ModelService::Stub::SelectCalibration, request, options);
+    if (!response.ok()) return response.status();
+    return response->calibration();
+  }
+
+  absl::StatusOr<v1::UploadCorpusResponse> UploadCorpus(std::istream& text, const std::string& display_name,
+                                                        const std::function<bool(uint64_t)>& on_progress,
+                                                        const CallOptions& options) override;
+
+  absl::StatusOr<v1::Operation> StartOperation(const v1::StartOperationRequest& request,
+                                               const CallOptions& options) override {
+    return OperationOf<v1::StartOperationResponse>(&v1::OperationService::Stub::StartOperation, request, options);
+  }
+
+  absl::StatusOr<v1::Operation> GetOperation(const std::string& name, const CallOptions& options) override {
+    v1::GetOperationRequest request;
+    request.set_name(name);
+    return OperationOf<v1::GetOperationResponse>(&v1::OperationService::Stub::GetOperation, request, options);
+  }
+
+  absl::StatusOr<v1::Operation> CancelOperation(const std::string& name, const CallOptions& options) override {
+    v1::CancelOperationRequest request;
+    request.set_name(name);
+    return OperationOf<v1::CancelOperationResponse>(&v1::OperationService::Stub::CancelOperation, request, options);
+  }
+
+  absl::StatusOr<v1::Operation> WatchOperation(const std::string& name,
+                                               const std::function<bool(const v1::Operation&)>& on_change,
+                                               const CallOptions& options) override;
+  absl::StatusOr<std::vector<v1::Operation>> ListOperations(size_t limit, const CallOptions& options) override;
+  absl::StatusOr<uint64_t> FetchResult(const std::string& name, std::ostream& out, const CallOptions& options) override;
+
+ private:
+  template <typename Response, typename Stub, typename Method, typename Request>
+  absl::StatusOr<Response> Unary(Stub& stub, Method method, const Request& request, const CallOptions& options) {
+    if (absl::Status status = CheckUtf8(request); !status.ok()) return status;
+    CallContext context(DeadlineOf(options), options.canceller);
+    Response response;
+    const grpc::Status status = (stub.*method)(context.get(), request, &response);
+    if (!status.ok()) return ToStatus(status);
+    return response;
+  }
+
+  template <typename Response, typename Method, typename Request>
+  absl::StatusOr<v1::Operation> OperationOf(Method method, const Request& request, const CallOptions& options) {
+    auto response = Unary<Response>(*operations_, method, request, options);
+    if (!response.ok()) return response.status();
+    return response->operation();
+  }
+
+  // Reads a stream to its end; `listen` hears every message and cancels by returning false.
+  template <typename Response, typename Stub, typename Method, typename Request, typename Listen>
+  absl::Status ReadAll(Stub& stub, Method method, const Request& request, absl::Time deadline, Canceller* canceller,
+                       const Listen& listen) {
+    if (absl::Status status = CheckUtf8(request); !status.ok()) return status;
+    CallContext context(deadline, canceller);
+    const auto reader = (stub.*method)(context.get(), request);
+    Response response;
+    while (reader->Read(&response)) {
+      if (!listen(response)) {
+        context.Cancel();
+        break;
+      }
+    }
+    return ToStatus(reader->Finish());
+  }
+
+  // A stream that ends with a summary.
+  template <typename Response, typename Summary, typename Stub, typename Method, typename Request, typename Listen>
+  absl::StatusOr<Summary> Stream(Stub& stub, Method method, const Request& request, const CallOptions& options,
+                                 const Listen& listen) {
+    std::optional<Summary> summary;
+    const absl::Status status =
+        ReadAll<Response>(stub, method, request, DeadlineOf(options), options.canceller, [&](const Response& response) {
+          if (response.has_summary()) summary = response.summary();
+          return listen(response);
+        });
+    if (!status.ok()) return status;
+    if (!summary.has_value()) return absl::InternalError("the server ended the answer without a summary");
+    return *std::move(summary);
+  }
+
+  template <typename Response, typename Method, typename Request, typename Events>
+  absl::StatusOr<v1::AnalysisSummary> Analyse(Method method, const Request& request, const Events& events,
+                                              const CallOptions& options) {
+    return Stream<Response, v1::AnalysisSummary>(*analysis_, method, request, options, [&](const Response& response) {
+      if (response.has_start()) return Tell(events.on_start, response.start());
+      if (response.has_tokens()) return Tell(events.on_tokens, response.tokens());
+      return true;
+    });
+  }
+
+  std::unique_ptr<v1::GenerationService::Stub> generation_;
+  std::unique_ptr<v1::ScoringService::Stub> scoring_;
+  std::unique_ptr<v1::AnalysisService::Stub> analysis_;
+  std::unique_ptr<v1::ModelService::Stub> models_;
+  std::unique_ptr<v1::OperationService::Stub> operations_;
+};
+
+absl::StatusOr<v1::UploadCorpusResponse> GrpcClient::UploadCorpus(std::istream& text, const std::string& display_name,
+                                                                  const std::function<bool(uint64_t)>& on_progress,
+                                                                  const CallOptions& options) {
+  CallContext context(DeadlineOf(options), options.canceller);
+  v1::UploadCorpusResponse response;
+  const auto writer = operations_->UploadCorpus(context.get(), &response);
+  // Abandons the call, so that the server keeps nothing of it.
+  const auto give_up = [&](absl::Status status) {
+    context.Cancel();
+    (void)writer->Finish();
+    return status;
+  };
+  v1::UploadCorpusRequest request;
+  request.set_display_name(display_name);
+  if (absl::Status status = CheckUtf8(request); !status.ok()) return give_up(status);
+  Utf8Checker checker;
+  const auto not_utf8 = [&] {
+    return absl::InvalidArgumentError(absl::StrCat("the text is not valid UTF-8 at byte ", checker.invalid_offset()));
+  };
+  std::string chunk(kUploadChunk, '\0');
+  uint64_t sent = 0;
+  while (text.read(chunk.data(), kUploadChunk), text.gcount() > 0) {
+    const std::string_view bytes(chunk.data(), static_cast<size_t>(text.gcount()));
+    if (!checker.Feed(bytes)) return give_up(not_utf8());
+    request.set_data(bytes.data(), bytes.size());
+    if (!writer->Write(request)) break;  // the server has ended the call; Finish says why
+    request.clear_display_name();
+    sent += bytes.size();
+    if (!Tell(on_progress, sent)) return give_up(absl::CancelledError("the upload was cancelled"));
+  }
+  if (text.bad()) return give_up(absl::DataLossError("the text could not be read to its end"));
+  if (text.eof() && !checker.Finish()) return give_up(not_utf8());
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  if (!status.ok()) return ToStatus(status);
+  return response;
+}
+
+absl::StatusOr<v1::Operation> GrpcClient::WatchOperation(const std::string& name,
+                                                         const std::function<bool(const v1::Operation&)>& on_change,
+                                                         const CallOptions& options) {
+  v1::WatchOperationRequest request;
+  request.set_name(name);
+  const absl::Time deadline = DeadlineOf(options);
+  Canceller never;
+  Canceller& canceller = options.canceller == nullptr ? never : *options.canceller;
+  v1::Operation last;
+  for (size_t failures = 0;; ++failures) {
+    const absl::Status status =
+        ReadAll<v1::WatchOperationResponse>(*operations_, &v1::OperationService::Stub::WatchOperation, request,
+                                            deadline, &canceller, [&](const v1::WatchOperationResponse& response) {
+                                              failures = 0;
+                                              last = response.operation();
+                                              return Tell(on_change, last);
+                                            });
+    if (status.ok()) break;
+    if (IsDone(last)) break;  // the connection broke after the last word
+    if (!absl::IsUnavailable(status) || failures == kReconnectMs.size()) return status;
+    const absl::Duration pause = absl::Milliseconds(kReconnectMs[failures]);
+    if (absl::Now() + pause >= deadline) return absl::DeadlineExceededError("the operation did not end in time");
+    if (canceller.WaitFor(pause)) return absl::CancelledError("the watch was cancelled");
+  }
+  if (!IsDone(last)) return absl::InternalError("the server ended the watch before the operation ended");
+  return last;
+}
+
+absl::StatusOr<std::vector<v1::Operation>> GrpcClient::ListOperations(size_t limit, const CallOptions& options) {
+  CallOptions rest = options;
+  const absl::Time deadline = DeadlineOf(options);
+  std::vector<v1::Operation> operations;
+  v1::ListOperationsRequest request;
+  do {
+    const size_t wanted = limit == 0 ? kPageSize : std::min<size_t>(limit - operations.size(), kPageSize);
+    request.set_page_size(static_cast<uint32_t>(wanted));
+    rest.timeout = deadline - absl::Now();
+    auto page =
+        Unary<v1::ListOperationsResponse>(*operations_, &v1::OperationService::Stub::ListOperations, request, rest);
+    if (!page.ok()) return page.status();
+    for (v1::Operation& operation : *page->mutable_operations()) operations.push_back(std::move(operation));
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty() && (limit == 0 || operations.size() < limit));
+  return operations;
+}
+
+absl::StatusOr<uint64_t> GrpcClient::FetchResult(const std::string& name, std::ostream& out,
+                                                 const CallOptions& options) {
+  v1::FetchResultRequest request;
+  request.set_name(name);
+  uint64_t size = 0;
+  const absl::Status status = ReadAll<v1::FetchResultResponse>(
+      *operations_, &v1::OperationService::Stub::FetchResult, request, DeadlineOf(options), options.canceller,
+      [&](const v1::FetchResultResponse& response) {
+        size += response.data().size();
+        out.write(response.data().data(), static_cast<std::streamsize>(response.data().size()));
+        return out.good();
+      });
+  if (!out.good()) return absl::DataLossError("the result could not be written");
+  if (!status.ok()) return status;
+  return size;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  if (options.server.empty()) return absl::InvalidArgumentError("server is empty: HOST:PORT is wanted");
+  if (FindInvalidUtf8(options.server) != std::string::npos) return absl::InvalidArgumentError("server is not UTF-8");
+  if (!(options.attempts >= 1 && options.attempts <= kMaxAttempts)) {
+    return absl::InvalidArgumentError(absl::StrCat("attempts must lie in [1, ", kMaxAttempts, "]"));
+  }
+  if (!(options.max_message_bytes >= 1 && options.max_message_bytes <= kMaxMessage)) {
+    return absl::InvalidArgumentError(absl::StrCat("max_message_bytes must lie in [1, ", kMaxMessage, "]"));
+  }
+  if (options.keepalive < absl::Seconds(10)) {
+    return absl::InvalidArgumentError("keepalive must be at least 10 s: the server ends connections that ping faster");
+  }
+  const auto credentials = options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
+  return std::make_unique<GrpcClient>(
+      grpc::CreateCustomChannel(options.server, credentials, ChannelArgumentsFor(options)));
+}
+
+bool IsDone(const v1::Operation& operation) {
+  switch (operation.state()) {
+    case v1::OPERATION_STATE_SUCCEEDED:
+    case v1::OPERATION_STATE_FAILED:
+    case v1::OPERATION_STATE_CANCELLED:
+    case v1::OPERATION_STATE_INTERRUPTED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace gatehouse::client
