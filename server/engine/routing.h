@@ -24,8 +24,10 @@ enum class GatingMode { kFull, kLinear, kGated };
 struct GatingRequest {
   GatingMode mode = GatingMode::kFull;
   std::optional<float> threshold;         // in [0, 1]; 0.5 when absent
-  std::map<int, float> layer_thresholds;  // of single layers; kGated only
-  std::vector<int> layers;                // empty: the mode's default
+  std::map<int, float> layer_thresholds;  // of single layers, before `threshold`; kGated only
+  // Empty: the mode's default.  kLinear: all.  kGated: those the calibration calls
+  // gateable and those that have a threshold of their own.
+  std::vector<int> layers;
 };
 
 // A gating policy resolved against a model and a calibration: what each layer does.
@@ -46,6 +48,7 @@ class RoutingPolicy {
   static absl::StatusOr<RoutingPolicy> Create(const GatingRequest& request, const ModelInfo& model,
                                               std::shared_ptr<const Calibration> calibration);
 
+  int layers() const { return static_cast<int>(rules_.size()); }
   Rule rule(int layer) const { return rules_[layer]; }
   float threshold(int layer) const { return thresholds_[layer]; }
   bool all_full() const { return all_full_; }

@@ -1,0 +1,136 @@
+#include "server/engine/gating/routed_mlp.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gt.h>
+#include <ATen/ops/index_select.h>
+
+#include <bit>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace gatehouse {
+namespace {
+
+// A neuron fires when its activation exceeds this (methods B.4).
+constexpr double kFiringThreshold = 0.1;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// Bit i of each row: whether neuron neurons[i] fires.  activations [rows, d_mlp].
+std::vector<uint64_t> FiringBits(const at::Tensor& activations, const at::Tensor& neurons) {
+  std::vector<uint64_t> bits(activations.size(0), 0);
+  const int64_t count = neurons.defined() ? neurons.numel() : 0;
+  if (count == 0) return bits;
+  const at::Tensor fires =
+      at::gt(at::index_select(activations, 1, neurons), kFiringThreshold).to(at::kCPU).contiguous();
+  const bool* cell = fires.const_data_ptr<bool>();
+  for (uint64_t& row : bits) {
+    for (int64_t i = 0; i < count; ++i) row |= uint64_t{*cell++} << i;
+  }
+  return bits;
+}
+
+}  // namespace
+
+at::Tensor RoutedMlp::Run(int layer, const at::Tensor& x, const StepGroup& group) {
+  if (IsPlain(layer, group)) return Full(layer, x, group.kind, nullptr);
+  const LayerRouting routing = RouteLayer(layer, x, group, kernels_);
+  const Computed computed = Compute(layer, x, group, routing);
+  const Measurements measured = Measure(layer, x, computed, group, routing);
+  for (const PlannedRow& row : group.rows) Record(layer, row, routing, measured);
+  return computed.y;
+}
+
+RoutedMlp::Computed RoutedMlp::Compute(int layer, const at::Tensor& x, const StepGroup& group,
+                                       const LayerRouting& routing) {
+  Computed computed;
+  const auto place = [&](const RowSet& rows, at::Tensor part) {
+    if (rows.size() == group.total_rows) {
+      computed.y = std::move(part);
+    } else {
+      if (!computed.y.defined()) computed.y = at::empty_like(x);
+      rows.Scatter(part, computed.y);
+    }
+  };
+  if (!routing.full.empty()) {
+    bool wants_activations = false;
+    for (const CalibrationRows& rows : routing.by_calibration) wants_activations |= !rows.consensus.empty();
+    place(routing.full, Full(layer, routing.full.Gather(x), GroupOfPart(group.kind, routing.full.size()),
+                             wants_activations ? &computed.activations : nullptr));
+  }
+  for (const CalibrationRows& rows : routing.by_calibration) {
+    if (!rows.linear.empty()) place(rows.linear, Surrogate(layer, x, group, *rows.calibration, rows.linear));
+  }
+  return computed;
+}
+
+RoutedMlp::Measurements RoutedMlp::Measure(int layer, const at::Tensor& x, const Computed& computed,
+                                           const StepGroup& group, const LayerRouting& routing) {
+  Measurements measured;
+  if (routing.norms.empty()) return measured;
+  measured.nonlinearity.assign(group.total_rows, kNaN);
+  measured.norm.assign(group.total_rows, kNaN);
+  measured.fired.assign(group.total_rows, 0);
+  measured.exceptions.assign(group.total_rows, 0);
+  const std::vector<float> norms = kernels_.RowNorms(routing.norms.Gather(computed.y));
+  for (int64_t i = 0; i < routing.norms.size(); ++i) measured.norm[routing.norms[i]] = norms[i];
+  for (const CalibrationRows& rows : routing.by_calibration) {
+    if (!rows.nonlinearity.empty()) {
+      const at::Tensor surrogate = Surrogate(layer, x, group, *rows.calibration, rows.nonlinearity);
+      const std::vector<float> residual = kernels_.RowNorms(rows.nonlinearity.Gather(computed.y), &surrogate);
+      for (int64_t i = 0; i < rows.nonlinearity.size(); ++i) measured.nonlinearity[rows.nonlinearity[i]] = residual[i];
+    }
+    if (!rows.consensus.empty()) {
+      const LoadedCalibration::Layer& calibrated = rows.calibration->layer(layer);
+      const at::Tensor activations = rows.consensus.Gather(computed.activations);
+      const std::vector<uint64_t> fired = FiringBits(activations, calibrated.consensus_rows);
+      const std::vector<uint64_t> exceptions = FiringBits(activations, calibrated.exception_rows);
+      for (int64_t i = 0; i < rows.consensus.size(); ++i) {
+        const int64_t at = routing.full[rows.consensus[i]];
+        measured.fired[at] = fired[i];
+        measured.exceptions[at] = exceptions[i];
+      }
+    }
+  }
+  return measured;
+}
+
+void RoutedMlp::Record(int layer, const PlannedRow& row, const LayerRouting& routing, const Measurements& measured) {
+  TokenRecords& records = row.result->records;
+  for (int i = 0; i < row.rows; ++i) {
+    const int at = row.first_row + i;
+    const bool linear = routing.path[at] == MlpPath::kLinear;
+    if (linear) ++row.result->linear_tokens[layer];
+    const size_t cell = static_cast<size_t>(i) * records.layers + layer;
+    if (row.row->records.routing) {
+      records.path[cell] = routing.path[at];
+      records.gate_margin[cell] = routing.margin[at];
+    }
+    if (row.row->records.nonlinearity) records.nonlinearity[cell] = measured.nonlinearity[at];
+    if (row.row->records.nonlinearity || row.row->records.consensus) records.output_norm[cell] = measured.norm[at];
+    if (row.row->records.consensus && !linear) {
+      records.fired[cell] = measured.fired[at];
+      records.exceptions[cell] = measured.exceptions[at];
+      records.level[cell] = static_cast<int16_t>(std::popcount(measured.fired[at]));
+    }
+  }
+}
+
+at::Tensor RoutedMlp::Surrogate(int layer, const at::Tensor& x, const StepGroup& group,
+                                const LoadedCalibration& calibration, const RowSet& rows) {
+  return kernels_.Linear(rows.Gather(x), calibration.layer(layer).surrogate, GroupOfPart(group.kind, rows.size()));
+}
+
+at::Tensor RoutedMlp::Full(int layer, const at::Tensor& x, RowGroup group, at::Tensor* activations) {
+  const LayerWeights& weights = model_.layers[layer];
+  at::Tensor hidden = kernels_.Linear(x, weights.mlp_in, group);
+  if (model_.config.gated_mlp) {
+    hidden = kernels_.GatedActivate(hidden, model_.config.activation, activations);
+  } else {
+    kernels_.Activate(hidden, model_.config.activation);
+    if (activations != nullptr) *activations = hidden;
+  }
+  return kernels_.Linear(hidden, weights.mlp_out, group);
+}
+
+}  // namespace gatehouse
