@@ -55,15 +55,16 @@ absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
     }
     bytes.remove_prefix(static_cast<size_t>(written));
   }
-  if (fsync(fd) != 0) return ErrnoError("cannot flush", path);
   return absl::OkStatus();
 }
 
-absl::Status WriteAndRename(const std::string& temporary, const std::string& path, std::string_view bytes) {
+absl::Status WriteAndRename(const std::string& temporary, const std::string& path,
+                            std::span<const std::string_view> pieces) {
   {
     FileDescriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)};
     if (file.fd < 0) return ErrnoError("cannot create", temporary);
-    GH_RETURN_IF_ERROR(WriteAll(file.fd, bytes, temporary));
+    for (const std::string_view piece : pieces) GH_RETURN_IF_ERROR(WriteAll(file.fd, piece, temporary));
+    if (fsync(file.fd) != 0) return ErrnoError("cannot flush", temporary);
   }
   if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoError("cannot rename to", path);
   return absl::OkStatus();
@@ -107,9 +108,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
+  return WriteFileAtomically(path, std::span(&bytes, 1));
+}
+
+absl::Status WriteFileAtomically(const std::string& path, std::span<const std::string_view> pieces) {
   static std::atomic<uint64_t> counter{0};
   const std::string temporary = StrCat(path, ".tmp-", getpid(), "-", counter.fetch_add(1));
-  const absl::Status status = WriteAndRename(temporary, path, bytes);
+  const absl::Status status = WriteAndRename(temporary, path, pieces);
   if (!status.ok()) unlink(temporary.c_str());
   return status;
 }

@@ -2,6 +2,7 @@
 #define GATEHOUSE_SERVER_BASE_FILES_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -39,6 +40,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit = in
 // the same folder that is flushed to disk before it is renamed: readers see the old
 // content or the new, never a part.  ResourceExhausted when the disk is full.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view bytes);
+// The same with the content in pieces, so that a large file need not exist twice in memory.
+absl::Status WriteFileAtomically(const std::string& path, std::span<const std::string_view> pieces);
 
 // Creates the folder and its parents where missing.
 absl::Status MakeDirectories(const std::string& path);

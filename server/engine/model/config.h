@@ -32,6 +32,8 @@ struct ModelConfig {
   bool gated_mlp = false;          // SwiGLU: down(activation(gate x) · up x)
   bool parallel_residual = false;  // the MLP reads the layer's input (GPT-NeoX)
   bool tied_output = false;
+  bool attention_bias = true;
+  bool mlp_bias = true;
   // 1/√head_dim unless scale_attn_weights is false.
   bool scale_attention = true;
   bool scale_attention_by_layer = false;  // further divided by (layer + 1)
@@ -40,6 +42,7 @@ struct ModelConfig {
   // No rotary embedding where rotary_dims is 0.
   int rotary_dims = 0;
   std::vector<float> inv_freq;  // [rotary_dims / 2]
+  // Ids past the vocabulary are left out: they cannot occur.
   std::vector<int32_t> eos_token_ids;
   std::optional<int32_t> bos_token_id;
 

@@ -38,10 +38,15 @@ class SafetensorsFile {
   // InvalidArgument for a dtype that is no floating-point or integer type here.
   absl::StatusOr<at::Tensor> Read(const std::string& name) const;
 
+  // Like Read, but without copying where the bytes are aligned: valid while this object
+  // lives, and never to be written to.
+  absl::StatusOr<at::Tensor> View(const std::string& name) const;
+
  private:
-  explicit SafetensorsFile(MappedFile file) : file_(std::move(file)) {}
+  SafetensorsFile(MappedFile file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
 
   MappedFile file_;
+  std::string path_;
   std::string_view header_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
