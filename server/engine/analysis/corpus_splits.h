@@ -1,0 +1,31 @@
+#ifndef GATEHOUSE_SERVER_ENGINE_ANALYSIS_CORPUS_SPLITS_H_
+#define GATEHOUSE_SERVER_ENGINE_ANALYSIS_CORPUS_SPLITS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/engine/calibration.h"
+#include "server/engine/model/config.h"
+
+namespace gatehouse {
+
+// Which blocks of a corpus serve which purpose.  A block is `window` tokens; block i
+// starts at token i · window.  No block serves two purposes.
+struct CorpusSplits {
+  int window = 0;
+  // Block indices, ascending: surrogates are fitted on the first, gates on the second,
+  // choices are made on the third, and figures are reported on the fourth.
+  std::vector<int64_t> fit, gate, select, report;
+};
+
+// Deals the corpus's blocks to the splits: evenly spaced blocks where the corpus is
+// longer than needed, dealt in an order drawn from the seed.  A default size (count 0)
+// shrinks in proportion where the corpus is shorter; a size that was asked for does not.
+// InvalidArgument, naming the option or the number of tokens needed, otherwise.
+absl::StatusOr<CorpusSplits> PlanSplits(const CalibrateOptions& options, int64_t corpus_tokens,
+                                        const ModelConfig& model);
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_ENGINE_ANALYSIS_CORPUS_SPLITS_H_

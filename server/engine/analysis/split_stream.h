@@ -1,0 +1,66 @@
+#ifndef GATEHOUSE_SERVER_ENGINE_ANALYSIS_SPLIT_STREAM_H_
+#define GATEHOUSE_SERVER_ENGINE_ANALYSIS_SPLIT_STREAM_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/engine/analysis/work.h"
+#include "server/engine/model/weights.h"
+
+namespace gatehouse {
+
+// Some blocks of a corpus on their way through a model, layer by layer, so that replacing
+// one layer's MLP costs only the layers after it.  It holds two tensors of the residual
+// stream's size for its blocks.  `model` must outlive it; used by one thread.
+class SplitStream {
+ public:
+  // What an MLP writes for a batch of blocks.  x: [blocks, window, d_model] float32; the
+  // same shape back.
+  using WriteFn = std::function<at::Tensor(const at::Tensor& x)>;
+
+  // Block i of `blocks` is tokens[i · window, (i + 1) · window).
+  SplitStream(const ModelWeights& model, std::span<const int32_t> tokens, std::span<const int64_t> blocks, int window);
+
+  int64_t blocks() const { return ids_.size(0); }
+  int64_t window() const { return ids_.size(1); }
+  int64_t tokens() const { return blocks() * window(); }
+
+  // Runs the full model and keeps its cross-entropies.
+  absl::Status MeasureFull(Work& work);
+  // [blocks, window − 1] float64.
+  const at::Tensor& full_cross_entropy() const { return full_ce_; }
+
+  // Runs `layer` up to its MLP: x() is then what the MLP reads.  Layers are entered in
+  // order, each left before the next.
+  absl::Status Enter(int layer, Work& work);
+  // Adds what the layer's MLP writes.
+  absl::Status Leave(Work& work);
+
+  // REQUIRES: a layer is entered.  [blocks, window, d_model] float32.
+  const at::Tensor& x() const { return x_; }
+
+  // The cross-entropy with the entered layer's MLP replaced and everything after it as it
+  // is: [blocks, window − 1] float64.
+  absl::StatusOr<at::Tensor> CrossEntropyWith(const WriteFn& write, Work& work) const;
+
+  // Calls `body` with ranges of blocks [first, first + count), each a batch's worth.
+  absl::Status ForBatches(const std::function<absl::Status(int64_t first, int64_t count)>& body) const;
+
+ private:
+  const ModelWeights& model_;
+  at::Tensor ids_;       // [blocks, window] int64
+  at::Tensor residual_;  // [blocks, window, d_model] float32; without the entered layer's MLP
+  at::Tensor x_;
+  at::Tensor full_ce_;
+  int layer_ = -1;
+};
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_ENGINE_ANALYSIS_SPLIT_STREAM_H_
