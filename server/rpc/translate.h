@@ -1,0 +1,51 @@
+#ifndef GATEHOUSE_SERVER_RPC_TRANSLATE_H_
+#define GATEHOUSE_SERVER_RPC_TRANSLATE_H_
+
+#include "absl/status/statusor.h"
+#include "gatehouse/v1/analysis.pb.h"
+#include "gatehouse/v1/common.pb.h"
+#include "gatehouse/v1/generation.pb.h"
+#include "gatehouse/v1/models.pb.h"
+#include "gatehouse/v1/operations.pb.h"
+#include "gatehouse/v1/scoring.pb.h"
+#include "server/serving/calibration_store.h"
+#include "server/serving/operations.h"
+#include "server/serving/requests.h"
+
+namespace gatehouse {
+
+struct ServedModel;
+
+// Between the wire and the server's own types.  Requests: InvalidArgument, naming the
+// field, for what the server's types cannot express (an unknown enum value, a number too
+// large) and for bounds of the wire (how many entries); the rest is checked where its
+// meaning is known, in serving and the engine.
+
+absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& proto);
+absl::StatusOr<ScoreRequest> FromProto(const v1::ScoreRequest& proto);
+absl::StatusOr<AnalysisRequest> FromProto(const v1::ScoreNonlinearityRequest& proto);
+absl::StatusOr<AnalysisRequest> FromProto(const v1::TraceConsensusRequest& proto);
+absl::StatusOr<OperationSpec> FromProto(const v1::StartOperationRequest& proto);
+
+// Replies.  `calibration` names the neurons of consensus records; it may be null where
+// there are none.  Every string is made valid UTF-8.
+
+v1::GenerationStart ToProto(const GenerationStart& start);
+v1::GeneratedToken ToProto(const GeneratedToken& token, const CalibrationInfo* calibration);
+v1::GenerationSummary ToProto(const GenerationSummary& summary);
+v1::ScoredToken ToProto(const ScoredToken& token, const CalibrationInfo* calibration);
+v1::ScoreSummary ToProto(const ScoreSummary& summary);
+v1::TokenInsight ToProto(const TokenInsight& insight, const CalibrationInfo* calibration);
+v1::AnalysisSummary ToProto(const AnalysisSummary& summary);
+v1::NonlinearityStart NonlinearityStartOf(const CalibrationInfo& calibration);
+v1::ConsensusStart ConsensusStartOf(const CalibrationInfo& calibration);
+
+v1::Operation ToProto(const OperationStatus& status);
+
+v1::ModelSummary SummaryOf(const ServedModel& model);
+v1::DescribeModelResponse DescriptionOf(const ServedModel& model);
+v1::CalibrationSummary SummaryOf(const CalibrationStore::Entry& calibration, bool active);
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_RPC_TRANSLATE_H_

@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "server/base/error_reason.h"
+#include "server/base/status_macros.h"
+#include "server/base/strings.h"
+#include "server/rpc/translate.h"
+
+namespace gatehouse {
+namespace {
+
+constexpr int kMaxLogitBiases = 1024;
+constexpr int kMaxInputs = 256;
+constexpr uint32_t kMaxConsensus = 64;
+
+// For counts that mean "at least so many": more than an int holds is as good as the most.
+int Clamped(uint32_t value) { return static_cast<int>(std::min<uint32_t>(value, std::numeric_limits<int>::max())); }
+
+absl::StatusOr<int> Layer(uint32_t layer, std::string_view field) {
+  if (layer > static_cast<uint32_t>(std::numeric_limits<int>::max())) {
+    return WithReason(absl::InvalidArgumentError(StrCat(field, " names layer ", layer, ", which no model has")),
+                      reason::kLayerOutOfRange);
+  }
+  return static_cast<int>(layer);
+}
+
+InputText Input(const v1::TextInput& proto) {
+  InputText input;
+  if (proto.has_text()) input.text = proto.text();
+  input.token_ids.assign(proto.token_ids().ids().begin(), proto.token_ids().ids().end());
+  input.plain_text = proto.plain_text();
+  return input;
+}
+
+absl::StatusOr<GatingMode> Mode(v1::GatingPolicy::Mode mode) {
+  switch (mode) {
+    case v1::GatingPolicy::MODE_UNSPECIFIED:
+    case v1::GatingPolicy::MODE_FULL:
+      return GatingMode::kFull;
+    case v1::GatingPolicy::MODE_LINEAR:
+      return GatingMode::kLinear;
+    case v1::GatingPolicy::MODE_GATED:
+      return GatingMode::kGated;
+    default:
+      return absl::InvalidArgumentError(StrCat("gating.mode has the unknown value ", static_cast<int>(mode)));
+  }
+}
+
+absl::StatusOr<GatingChoice> Gating(const v1::GatingPolicy& proto) {
+  GatingChoice gating;
+  GH_ASSIGN_OR_RETURN(gating.request.mode, Mode(proto.mode()));
+  if (proto.has_threshold()) gating.request.threshold = proto.threshold();
+  for (const auto& [layer, threshold] : proto.layer_thresholds()) {
+    GH_ASSIGN_OR_RETURN(const int checked, Layer(layer, "gating.layer_thresholds"));
+    gating.request.layer_thresholds[checked] = threshold;
+  }
+  for (const uint32_t layer : proto.layers()) {
+    GH_ASSIGN_OR_RETURN(const int checked, Layer(layer, "gating.layers"));
+    gating.request.layers.push_back(checked);
+  }
+  gating.calibration = proto.calibration();
+  return gating;
+}
+
+RecordRequest Records(const v1::TokenRecords& proto) {
+  RecordRequest records;
+  records.routing = proto.routing();
+  records.nonlinearity = proto.nonlinearity();
+  records.consensus = proto.consensus();
+  return records;
+}
+
+absl::StatusOr<SamplingParams> Sampling(const v1::SamplingParameters& proto) {
+  if (proto.logit_bias_size() > kMaxLogitBiases) {
+    return absl::InvalidArgumentError(StrCat("sampling.logit_bias has ", proto.logit_bias_size(), " entries, at most ",
+                                             kMaxLogitBiases, " are allowed"));
+  }
+  SamplingParams sampling;
+  if (proto.has_temperature()) sampling.temperature = proto.temperature();
+  sampling.top_k = Clamped(proto.top_k());
+  if (proto.has_top_p()) sampling.top_p = proto.top_p();
+  sampling.min_p = proto.min_p();
+  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
+  sampling.logit_bias.insert(proto.logit_bias().begin(), proto.logit_bias().end());
+  sampling.seed = proto.seed();
+  return sampling;
+}
+
+template <typename Request>
+absl::StatusOr<AnalysisRequest> Analysis(const Request& proto) {
+  if (!(proto.inputs_size() >= 1 && proto.inputs_size() <= kMaxInputs)) {
+    return absl::InvalidArgumentError(
+        StrCat("inputs has ", proto.inputs_size(), " entries, must have 1 to ", kMaxInputs));
+  }
+  AnalysisRequest request;
+  request.model = proto.model();
+  for (const v1::TextInput& input : proto.inputs()) request.inputs.push_back(Input(input));
+  GH_ASSIGN_OR_RETURN(request.gating, Gating(proto.gating()));
+  request.records.routing = true;
+  return request;
+}
+
+absl::StatusOr<CalibrateSpec> Calibrate(const v1::CalibrateSpec& proto) {
+  CalibrateSpec spec;
+  spec.corpus = proto.corpus();
+  if (proto.has_activate()) spec.activate = proto.activate();
+  CalibrateOptions& options = spec.options;
+  options.name = proto.calibration();
+  options.fit_tokens = proto.fit_tokens();
+  options.gate_tokens = proto.gate_tokens();
+  options.select_tokens = proto.select_tokens();
+  options.report_tokens = proto.report_tokens();
+  options.window_tokens = Clamped(proto.window_tokens());
+  options.seed = proto.seed();
+  if (proto.has_ridge()) options.ridge = proto.ridge();
+  if (!(options.ridge >= 0 && std::isfinite(options.ridge))) {
+    return absl::InvalidArgumentError(StrCat("calibrate.ridge is ", options.ridge, ", must be finite and at least 0"));
+  }
+  if (proto.has_gateable_cost_limit()) options.gateable_cost_limit = proto.gateable_cost_limit();
+  if (!std::isfinite(options.gateable_cost_limit)) {
+    return absl::InvalidArgumentError("calibrate.gateable_cost_limit must be finite");
+  }
+  if (proto.has_sink_positions()) options.sink_positions = Clamped(proto.sink_positions());
+  if (proto.max_consensus() > kMaxConsensus) {
+    return absl::InvalidArgumentError(
+        StrCat("calibrate.max_consensus is ", proto.max_consensus(), ", must be in [0, ", kMaxConsensus, "]"));
+  }
+  if (proto.max_consensus() != 0) options.max_consensus = static_cast<int>(proto.max_consensus());
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& proto) {
+  GenerateRequest request;
+  request.model = proto.model();
+  request.prompt = Input(proto.prompt());
+  if (proto.has_max_tokens()) request.max_tokens = proto.max_tokens();
+  GH_ASSIGN_OR_RETURN(request.sampling, Sampling(proto.sampling()));
+  request.has_seed = proto.sampling().has_seed();
+  request.stop.strings.assign(proto.stop().strings().begin(), proto.stop().strings().end());
+  request.stop.token_ids.assign(proto.stop().token_ids().begin(), proto.stop().token_ids().end());
+  request.stop.ignore_eos = proto.stop().ignore_eos();
+  GH_ASSIGN_OR_RETURN(request.gating, Gating(proto.gating()));
+  request.records = Records(proto.records());
+  request.record_prompt = proto.record_prompt();
+  request.top_logprobs = Clamped(proto.top_logprobs());
+  return request;
+}
+
+absl::StatusOr<ScoreRequest> FromProto(const v1::ScoreRequest& proto) {
+  ScoreRequest request;
+  request.model = proto.model();
+  request.input = Input(proto.input());
+  GH_ASSIGN_OR_RETURN(request.gating, Gating(proto.gating()));
+  request.window_size = proto.window().size();
+  request.stride = proto.window().stride();
+  request.blocks = proto.window().blocks();
+  request.top_logprobs = Clamped(proto.top_logprobs());
+  request.records = Records(proto.records());
+  request.summary_only = proto.summary_only();
+  return request;
+}
+
+absl::StatusOr<AnalysisRequest> FromProto(const v1::ScoreNonlinearityRequest& proto) {
+  GH_ASSIGN_OR_RETURN(AnalysisRequest request, Analysis(proto));
+  request.records.nonlinearity = true;
+  return request;
+}
+
+absl::StatusOr<AnalysisRequest> FromProto(const v1::TraceConsensusRequest& proto) {
+  GH_ASSIGN_OR_RETURN(AnalysisRequest request, Analysis(proto));
+  request.records.consensus = true;
+  return request;
+}
+
+absl::StatusOr<OperationSpec> FromProto(const v1::StartOperationRequest& proto) {
+  switch (proto.spec_case()) {
+    case v1::StartOperationRequest::kCalibrate: {
+      GH_ASSIGN_OR_RETURN(CalibrateSpec spec, Calibrate(proto.calibrate()));
+      return OperationSpec(std::move(spec));
+    }
+    case v1::StartOperationRequest::SPEC_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("spec is missing, or of a kind this server does not know");
+}
+
+}  // namespace gatehouse
