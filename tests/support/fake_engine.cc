@@ -1,0 +1,407 @@
+#include "tests/support/fake_engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+#include "server/base/clock.h"
+#include "server/base/files.h"
+#include "server/base/status_macros.h"
+#include "server/base/strings.h"
+
+namespace gatehouse::testing {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr uint64_t kStart = 0x9E3779B97F4A7C15;
+
+// The caller broke the façade's rules.
+[[noreturn]] void Broken(std::string_view rule) {
+  std::fprintf(stderr, "FakeEngine: the caller broke a rule: %s\n", std::string(rule).c_str());
+  std::abort();
+}
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = a ^ (b + kStart + (a << 6) + (a >> 2));
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+// In [0, 1).
+float Uniform(uint64_t a, uint64_t b) { return static_cast<float>(Mix(a, b) >> 40) / static_cast<float>(1 << 24); }
+
+RowResult FailedRow(absl::Status status) {
+  RowResult result;
+  result.status = std::move(status);
+  return result;
+}
+
+class FakeCalibration final : public Calibration {
+ public:
+  explicit FakeCalibration(CalibrationInfo info) : Calibration(std::move(info)) {}
+};
+
+}  // namespace
+
+FakeEngine::FakeEngine(FakeEngineOptions options) : options_(std::move(options)) {
+  info_.architecture = "gpt2";
+  info_.layers = options_.layers;
+  info_.d_model = 8;
+  info_.d_mlp = 32;
+  info_.heads = info_.kv_heads = 2;
+  info_.head_dim = 4;
+  info_.vocab_size = options_.vocab_size;
+  info_.context = options_.context;
+  info_.parameters = 1000;
+  info_.weight_bytes = 4000;
+  info_.eos_token_ids = options_.eos_token_ids;
+  info_.fingerprint = options_.fingerprint;
+  info_.dtype = "float32";
+  info_.device = "cpu";
+  info_.kernels = "fake";
+}
+
+int64_t FakeEngine::PagesFor(int tokens) const { return (tokens + options_.page_tokens - 1) / options_.page_tokens; }
+
+absl::StatusOr<SequenceId> FakeEngine::Open(int max_tokens) {
+  const std::lock_guard lock(mutex_);
+  if (!open_error_.ok()) return open_error_;
+  if (max_tokens < 1 || max_tokens > options_.context || PagesFor(max_tokens) > options_.kv_pages) {
+    return absl::InvalidArgumentError("the sequence can never fit");
+  }
+  if (pages_used_ + PagesFor(max_tokens) > options_.kv_pages) return absl::ResourceExhaustedError("no free pages");
+  pages_used_ += PagesFor(max_tokens);
+  const SequenceId id{next_sequence_++};
+  sequences_[id].max_tokens = max_tokens;
+  return id;
+}
+
+void FakeEngine::Close(SequenceId sequence) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) Broken("Close of a sequence that is not open");
+  pages_used_ -= PagesFor(found->second.max_tokens);
+  sequences_.erase(found);
+}
+
+absl::Status FakeEngine::Rollback(SequenceId sequence, int length) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) Broken("Rollback of a sequence that is not open");
+  if (length < 0 || length > static_cast<int>(found->second.states.size())) {
+    return absl::InvalidArgumentError("rollback to a length the sequence does not have");
+  }
+  found->second.states.resize(length);
+  return absl::OkStatus();
+}
+
+int FakeEngine::Length(SequenceId sequence) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) Broken("Length of a sequence that is not open");
+  return static_cast<int>(found->second.states.size());
+}
+
+KvUsage FakeEngine::kv_usage() const {
+  const std::lock_guard lock(mutex_);
+  return {.pages_total = options_.kv_pages,
+          .pages_used = pages_used_,
+          .page_tokens = options_.page_tokens,
+          .page_bytes = 1024};
+}
+
+absl::StatusOr<std::vector<RowResult>> FakeEngine::Step(std::span<const Row> rows) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (rows.empty()) Broken("Step without rows");
+    std::set<SequenceId> seen;
+    std::vector<SeenRow> step;
+    for (const Row& row : rows) {
+      const auto found = sequences_.find(row.sequence);
+      if (found == sequences_.end()) Broken("a row of a sequence that is not open");
+      if (!seen.insert(row.sequence).second) Broken("two rows of one sequence");
+      if (row.tokens.empty()) Broken("a row without tokens");
+      if (row.policy == nullptr) Broken("a row without a policy");
+      if (!row.targets.empty() && row.targets.size() != row.tokens.size()) Broken("targets of another length");
+      step.push_back({row.sequence, static_cast<int>(found->second.states.size()),
+                      std::vector<int32_t>(row.tokens.begin(), row.tokens.end()), row.sampling != nullptr,
+                      row.records});
+    }
+    steps_.push_back(std::move(step));
+  }
+  WaitWhileBlocked();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!next_step_error_.ok()) return std::exchange(next_step_error_, absl::OkStatus());
+  }
+  std::vector<RowResult> results;
+  for (const Row& row : rows) results.push_back(RunRow(row));
+  return results;
+}
+
+void FakeEngine::WaitWhileBlocked() {
+  std::unique_lock lock(mutex_);
+  if (!steps_blocked_) return;
+  step_waits_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return !steps_blocked_ || steps_to_release_ > 0; });
+  if (steps_blocked_) --steps_to_release_;
+  step_waits_ = false;
+}
+
+RowResult FakeEngine::RunRow(const Row& row) {
+  RowResult result;
+  result.linear_tokens.assign(options_.layers, 0);
+  const std::lock_guard lock(mutex_);
+  Sequence& sequence = sequences_.at(row.sequence);
+  std::vector<uint64_t> states = sequence.states;
+  if (states.size() + row.tokens.size() > static_cast<size_t>(sequence.max_tokens)) {
+    result.status = absl::OutOfRangeError("the sequence would outgrow its room");
+    return result;
+  }
+  if (row.records.any()) {
+    result.records.tokens = static_cast<int>(row.tokens.size());
+    result.records.layers = options_.layers;
+  }
+  if (!row.targets.empty()) result.target_logprobs.assign(row.tokens.size(), kNan);
+  if (!row.targets.empty() && row.top_alternatives > 0) result.target_top.resize(row.tokens.size());
+  for (size_t i = 0; i < row.tokens.size(); ++i) {
+    if (row.tokens[i] < 0 || row.tokens[i] >= options_.vocab_size) Broken("a token outside the vocabulary");
+    if (row.cancelled != nullptr && row.cancelled->load()) {
+      return FailedRow(absl::CancelledError("stopped"));
+    }
+    if (nan_token_ == row.tokens[i]) {
+      return FailedRow(absl::InternalError("the model produced NaN"));
+    }
+    const uint64_t before = states.empty() ? kStart : states.back();
+    states.push_back(Advance(before, static_cast<int>(states.size()), row.tokens[i], row, result));
+    if (row.targets.empty() || row.targets[i] < 0) continue;
+    const std::vector<float> logprobs = LogprobsOf(states.back());
+    result.target_logprobs[i] = logprobs[row.targets[i]];
+    if (row.top_alternatives > 0) result.target_top[i] = Top(logprobs, row.top_alternatives);
+  }
+  if (row.sampling != nullptr) result.sampled = Sample(row, states.back(), static_cast<int>(states.size()));
+  sequence.states = std::move(states);
+  return result;
+}
+
+uint64_t FakeEngine::Advance(uint64_t state, int position, int32_t token, const Row& row, RowResult& result) const {
+  uint64_t next = Mix(state, static_cast<uint64_t>(token));
+  for (int layer = 0; layer < options_.layers; ++layer) {
+    const RoutingPolicy& policy = *row.policy;
+    const float p = gate_.value_or(Uniform(next, 1000 + layer));
+    const bool sink = position < policy.sink_positions();
+    const bool gated = policy.rule(layer) == RoutingPolicy::Rule::kGated && !sink;
+    const bool linear =
+        (policy.rule(layer) == RoutingPolicy::Rule::kLinear && !sink) || (gated && p > policy.threshold(layer));
+    if (linear) {
+      ++result.linear_tokens[layer];
+      next = Mix(next, 2000 + layer);
+    }
+    TokenRecords& records = result.records;
+    if (row.records.routing) {
+      records.path.push_back(linear ? MlpPath::kLinear : MlpPath::kFull);
+      records.gate_margin.push_back(gated ? p - policy.threshold(layer) : kNan);
+    }
+    if (row.records.nonlinearity) records.nonlinearity.push_back(linear ? kNan : 10 * Uniform(next, 3000 + layer));
+    if (row.records.nonlinearity || row.records.consensus) {
+      records.output_norm.push_back(10 * Uniform(next, 4000 + layer));
+    }
+    if (row.records.consensus) {
+      const uint64_t fired = linear ? 0 : Mix(next, 5000 + layer) & 7;
+      records.level.push_back(linear ? -1 : static_cast<int16_t>(std::popcount(fired)));
+      records.fired.push_back(fired);
+      records.exceptions.push_back(linear ? 0 : Mix(next, 6000 + layer) & 1);
+    }
+  }
+  return next;
+}
+
+std::vector<float> FakeEngine::LogprobsOf(uint64_t state) const {
+  std::vector<float> logits(options_.vocab_size);
+  for (int id = 0; id < options_.vocab_size; ++id) logits[id] = 6 * Uniform(state, static_cast<uint64_t>(id));
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  for (float& logit : logits) logit -= static_cast<float>(std::log(sum));
+  return logits;
+}
+
+std::vector<float> FakeEngine::Logprobs(std::span<const int32_t> tokens) const {
+  RowResult unused;
+  unused.linear_tokens.assign(options_.layers, 0);
+  const RoutingPolicy full = RoutingPolicy::Full(info_);
+  Row row;
+  row.policy = &full;
+  uint64_t state = kStart;
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < tokens.size(); ++i) state = Advance(state, static_cast<int>(i), tokens[i], row, unused);
+  return LogprobsOf(state);
+}
+
+std::vector<TokenLogprob> FakeEngine::Top(const std::vector<float>& logprobs, int count) const {
+  std::vector<int32_t> order(logprobs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logprobs[a] > logprobs[b]; });
+  std::vector<TokenLogprob> top;
+  for (int i = 0; i < count; ++i) top.push_back({order[i], logprobs[order[i]]});
+  return top;
+}
+
+SampledToken FakeEngine::Sample(const Row& row, uint64_t state, int position) const {
+  const std::vector<float> logprobs = LogprobsOf(state);
+  int32_t id = Top(logprobs, 1)[0].id;
+  if (row.sampling->params().temperature > 0) {
+    double left = row.sampling->NextUniform();
+    for (id = 0; id + 1 < options_.vocab_size; ++id) {
+      left -= std::exp(static_cast<double>(logprobs[id]));
+      if (left < 0) break;
+    }
+  }
+  if (const auto set = token_at_.find(position); set != token_at_.end()) id = set->second;
+  return {.token = {id, logprobs[id]}, .top = Top(logprobs, row.top_alternatives)};
+}
+
+absl::StatusOr<CalibrationInfo> FakeEngine::ReadCalibrationInfo(const std::string& path) {
+  GH_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("name")) return absl::InvalidArgumentError("a damaged calibration");
+  CalibrationInfo info = FakeCalibrationInfo(json["name"], options_, json["created"]);
+  info.model_fingerprint = json["model_fingerprint"];
+  info.sink_positions = json["sink_positions"];
+  return info;
+}
+
+absl::StatusOr<std::shared_ptr<const Calibration>> FakeEngine::LoadCalibration(const std::string& path) {
+  GH_ASSIGN_OR_RETURN(CalibrationInfo info, ReadCalibrationInfo(path));
+  if (info.model_fingerprint != options_.fingerprint) {
+    return absl::FailedPreconditionError("a calibration of another model");
+  }
+  const std::lock_guard lock(mutex_);
+  ++loaded_;
+  return std::make_shared<FakeCalibration>(std::move(info));
+}
+
+absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
+                                                      const std::string& path, const ProgressFn& progress,
+                                                      const std::atomic<bool>& cancelled) {
+  constexpr int kStages = 20;
+  for (int i = 0; i < kStages; ++i) {
+    progress(static_cast<double>(i) / kStages, StrCat("layer ", i, " of ", kStages));
+    std::unique_lock lock(mutex_);
+    calibrating_ = true;
+    calibrated_tokens_.assign(tokens.begin(), tokens.end());
+    changed_.notify_all();
+    while (calibrations_blocked_ && !cancelled.load()) changed_.wait_for(lock, std::chrono::milliseconds(2));
+    if (cancelled.load()) {
+      calibrating_ = false;
+      return absl::CancelledError("cancelled");
+    }
+    if (!calibration_error_.ok()) return calibration_error_;
+  }
+  CalibrationInfo info = FakeCalibrationInfo(options.name, options_, Rfc3339Now());
+  info.corpus = options.corpus;
+  info.corpus_sha256 = options.corpus_sha256;
+  GH_RETURN_IF_ERROR(WriteFakeCalibration(path, info));
+  const std::lock_guard lock(mutex_);
+  calibrating_ = false;
+  return info;
+}
+
+void FakeEngine::BlockSteps() {
+  const std::lock_guard lock(mutex_);
+  steps_blocked_ = true;
+  steps_to_release_ = 0;
+}
+
+void FakeEngine::ReleaseSteps() {
+  const std::lock_guard lock(mutex_);
+  steps_blocked_ = false;
+  changed_.notify_all();
+}
+
+void FakeEngine::ReleaseOneStep() {
+  const std::lock_guard lock(mutex_);
+  ++steps_to_release_;
+  changed_.notify_all();
+}
+
+void FakeEngine::WaitUntilBlocked() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return step_waits_ && steps_to_release_ == 0; });
+}
+
+void FakeEngine::FailNextStep(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  next_step_error_ = std::move(status);
+}
+
+void FakeEngine::FailOpens(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  open_error_ = std::move(status);
+}
+
+void FakeEngine::ProduceNanAt(int32_t token) {
+  const std::lock_guard lock(mutex_);
+  nan_token_ = token;
+}
+
+void FakeEngine::SetTokenAt(int position, int32_t token) {
+  const std::lock_guard lock(mutex_);
+  token_at_[position] = token;
+}
+
+void FakeEngine::SetGate(float p) {
+  const std::lock_guard lock(mutex_);
+  gate_ = p;
+}
+
+void FakeEngine::BlockCalibrations() {
+  const std::lock_guard lock(mutex_);
+  calibrations_blocked_ = true;
+}
+
+void FakeEngine::ReleaseCalibrations() {
+  const std::lock_guard lock(mutex_);
+  calibrations_blocked_ = false;
+  changed_.notify_all();
+}
+
+void FakeEngine::WaitUntilCalibrating() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return calibrating_; });
+}
+
+void FakeEngine::FailCalibrations(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  calibration_error_ = std::move(status);
+}
+
+std::vector<std::vector<FakeEngine::SeenRow>> FakeEngine::steps() const {
+  const std::lock_guard lock(mutex_);
+  return steps_;
+}
+
+int FakeEngine::open_sequences() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(sequences_.size());
+}
+
+int FakeEngine::calibrations_loaded() const {
+  const std::lock_guard lock(mutex_);
+  return loaded_;
+}
+
+std::vector<int32_t> FakeEngine::calibrated_tokens() const {
+  const std::lock_guard lock(mutex_);
+  return calibrated_tokens_;
+}
+
+}  // namespace gatehouse::testing
