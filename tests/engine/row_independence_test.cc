@@ -1,0 +1,130 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "tests/engine/test_models.h"
+
+namespace gatehouse {
+namespace {
+
+using ::gatehouse::testing::InfoOf;
+using ::gatehouse::testing::MakePolicy;
+using ::gatehouse::testing::MakeTestCalibration;
+using ::gatehouse::testing::MakeTestModel;
+using ::gatehouse::testing::RandomTokens;
+using ::gatehouse::testing::TestEngine;
+
+// One request: its prompt, policy, sampler and what it wants recorded.
+struct Request {
+  std::vector<int32_t> prompt;
+  const RoutingPolicy* policy = nullptr;
+  SamplingParams sampling;
+  RecordRequest records;
+};
+
+// All numbers a request was answered with.
+struct Answer {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  std::vector<float> margins;
+  std::vector<float> norms;
+  std::vector<uint32_t> linear_tokens;
+
+  bool operator==(const Answer&) const = default;
+};
+
+void Append(const RowResult& result, Answer& answer) {
+  answer.ids.push_back(result.sampled->token.id);
+  answer.logprobs.push_back(result.sampled->token.logprob);
+  for (const TokenLogprob& other : result.sampled->top) {
+    answer.ids.push_back(other.id);
+    answer.logprobs.push_back(other.logprob);
+  }
+  for (const float margin : result.records.gate_margin) answer.margins.push_back(margin == margin ? margin : -9);
+  for (const float norm : result.records.output_norm) answer.norms.push_back(norm);
+  answer.linear_tokens.insert(answer.linear_tokens.end(), result.linear_tokens.begin(), result.linear_tokens.end());
+}
+
+// Runs the requests in shared steps, each for `steps` tokens.
+std::vector<Answer> RunTogether(TestEngine& engine, const std::vector<Request>& requests, int steps) {
+  std::vector<SamplingState> samplers;
+  std::vector<std::vector<int32_t>> next;
+  std::vector<SequenceId> sequences;
+  for (const Request& request : requests) {
+    samplers.push_back(SamplingState::Create(request.sampling, engine.model().config.vocab_size).value());
+    next.push_back(request.prompt);
+    sequences.push_back(engine.Open());
+  }
+  std::vector<Answer> answers(requests.size());
+  for (int step = 0; step < steps; ++step) {
+    std::vector<Row> rows(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      rows[i].sequence = sequences[i];
+      rows[i].tokens = next[i];
+      rows[i].policy = requests[i].policy;
+      rows[i].sampling = &samplers[i];
+      rows[i].top_alternatives = 3;
+      rows[i].records = requests[i].records;
+    }
+    const std::vector<RowResult> results = engine.decoder().Step(rows);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_TRUE(results[i].status.ok()) << results[i].status;
+      if (!results[i].status.ok()) return answers;
+      Append(results[i], answers[i]);
+      next[i] = {results[i].sampled->token.id};
+    }
+  }
+  for (const SequenceId sequence : sequences) engine.cache().Close(sequence);
+  return answers;
+}
+
+class RowsOf : public ::testing::TestWithParam<std::tuple<Architecture, at::ScalarType, std::string>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RowsOf,
+    ::testing::Combine(::testing::Values(Architecture::kGpt2, Architecture::kGptNeoX, Architecture::kLlama),
+                       ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values("portable", "auto")),
+    [](const auto& info) {
+      const Architecture architecture = std::get<0>(info.param);
+      return std::string(architecture == Architecture::kGpt2      ? "gpt2"
+                         : architecture == Architecture::kGptNeoX ? "neox"
+                                                                  : "llama") +
+             (std::get<1>(info.param) == at::kFloat ? "_float32_" : "_bfloat16_") + std::get<2>(info.param);
+    });
+
+// Each row's tokens and numbers are the bits of its solo run, whatever runs beside it:
+// other policies, other calibrations, prefills long and short, records.  Also N12: the
+// same seed gives the same draws alone, again, and with seven others.
+TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongSevenOthers) {
+  TestEngine engine(MakeTestModel({.architecture = std::get<0>(GetParam()), .dtype = std::get<1>(GetParam())}),
+                    std::get<2>(GetParam()));
+  const auto calibration = MakeTestCalibration(engine.model(), {});
+  const auto other = MakeTestCalibration(engine.model(), {.sink_positions = 1, .seed = 20, .gate_bias = 0.5f});
+  GatingRequest linear{.mode = GatingMode::kLinear, .threshold = {}, .layer_thresholds = {}, .layers = {}};
+  GatingRequest gated{.mode = GatingMode::kGated, .threshold = 0.5f, .layer_thresholds = {}, .layers = {}};
+  GatingRequest mixed{.mode = GatingMode::kGated, .threshold = 0.4f, .layer_thresholds = {{1, 0.6f}}, .layers = {0, 1}};
+  const std::vector<RoutingPolicy> policies = {
+      RoutingPolicy::Full(InfoOf(engine.model())),    MakePolicy(engine.model(), linear, calibration),
+      MakePolicy(engine.model(), gated, calibration), MakePolicy(engine.model(), gated, other),
+      MakePolicy(engine.model(), mixed, other),       RoutingPolicy::Full(InfoOf(engine.model()), other),
+      MakePolicy(engine.model(), linear, other),      MakePolicy(engine.model(), mixed, calibration)};
+  std::vector<Request> requests(policies.size());
+  const std::vector<int> lengths = {1, 40, 16, 17, 9, 30, 2, 5};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt = RandomTokens(engine.model(), lengths[i], 100 + i);
+    requests[i].policy = &policies[i];
+    requests[i].sampling.temperature = i % 3 == 0 ? 0.0f : 0.9f;
+    requests[i].sampling.seed = i / 2;
+    requests[i].records.routing = true;
+    requests[i].records.nonlinearity = requests[i].records.consensus = i % 2 == 1;
+  }
+  const std::vector<Answer> together = RunTogether(engine, requests, 12);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(RunTogether(engine, {requests[i]}, 12).front(), together[i]) << "request " << i;
+  }
+  EXPECT_EQ(RunTogether(engine, requests, 12), together);
+}
+
+}  // namespace
+}  // namespace gatehouse

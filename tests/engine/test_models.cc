@@ -1,0 +1,223 @@
+#include "tests/engine/test_models.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+
+namespace gatehouse::testing {
+namespace {
+
+// Random tensors in a fixed order.
+class RandomTensors {
+ public:
+  explicit RandomTensors(uint64_t seed) : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {}
+
+  at::Tensor Normal(at::IntArrayRef shape, double scale) { return at::randn(shape, generator_).mul_(scale); }
+
+ private:
+  at::Generator generator_;
+};
+
+LinearWeights MakeLinear(RandomTensors& random, int64_t out, int64_t in, at::ScalarType dtype, bool bias) {
+  LinearWeights linear;
+  linear.weight = random.Normal({out, in}, 1.5 / std::sqrt(static_cast<double>(in))).to(dtype);
+  if (bias) linear.bias = random.Normal({out}, 0.3);
+  return linear;
+}
+
+NormWeights MakeNorm(RandomTensors& random, const ModelConfig& config) {
+  NormWeights norm;
+  norm.weight = random.Normal({config.d_model}, 0.2).add_(1);
+  if (config.norm == NormKind::kLayerNorm) norm.bias = random.Normal({config.d_model}, 0.2);
+  return norm;
+}
+
+ModelConfig MakeConfig(const TestModelOptions& options) {
+  ModelConfig config;
+  config.architecture = options.architecture;
+  config.layers = options.layers;
+  config.d_model = 48;
+  config.d_mlp = 80;
+  config.heads = 4;
+  config.kv_heads = 4;
+  config.head_dim = 12;
+  config.vocab_size = 131;
+  config.context = options.context;
+  config.eos_token_ids = {0};
+  if (options.architecture == Architecture::kGptNeoX) {
+    config.activation = Activation::kGeluErf;
+    config.parallel_residual = true;
+    config.rotary_dims = 6;
+  } else if (options.architecture == Architecture::kLlama) {
+    config.kv_heads = 2;
+    config.norm = NormKind::kRmsNorm;
+    config.activation = Activation::kSilu;
+    config.gated_mlp = true;
+    config.rotary_dims = 12;
+  }
+  for (int i = 0; i < config.rotary_dims / 2; ++i) {
+    config.inv_freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / config.rotary_dims)));
+  }
+  return config;
+}
+
+}  // namespace
+
+ModelWeights MakeTestModel(const TestModelOptions& options) {
+  ModelWeights model;
+  model.config = MakeConfig(options);
+  const ModelConfig& config = model.config;
+  const bool bias = options.architecture != Architecture::kLlama;
+  RandomTensors random(options.seed);
+  model.token_embedding = random.Normal({config.vocab_size, config.d_model}, 1).to(options.dtype);
+  if (options.architecture == Architecture::kGpt2) {
+    model.position_embedding = random.Normal({config.context, config.d_model}, 0.5).to(options.dtype);
+  }
+  for (int i = 0; i < config.layers; ++i) {
+    LayerWeights& layer = model.layers.emplace_back();
+    layer.attention_norm = MakeNorm(random, config);
+    layer.mlp_norm = MakeNorm(random, config);
+    const int64_t qkv = int64_t{config.heads + 2 * config.kv_heads} * config.head_dim;
+    layer.qkv = MakeLinear(random, qkv, config.d_model, options.dtype, bias);
+    layer.attention_out =
+        MakeLinear(random, config.d_model, int64_t{config.heads} * config.head_dim, options.dtype, bias);
+    layer.mlp_in = MakeLinear(random, config.d_mlp * (config.gated_mlp ? 2 : 1), config.d_model, options.dtype, bias);
+    layer.mlp_out = MakeLinear(random, config.d_model, config.d_mlp, options.dtype, bias);
+  }
+  model.final_norm = MakeNorm(random, config);
+  model.output = MakeLinear(random, config.vocab_size, config.d_model, options.dtype, false);
+  model.fingerprint = "sha256:test";
+  return model;
+}
+
+std::shared_ptr<const LoadedCalibration> MakeTestCalibration(const ModelWeights& model,
+                                                             const TestCalibrationOptions& options) {
+  const ModelConfig& config = model.config;
+  RandomTensors random(options.seed);
+  std::mt19937_64 engine(options.seed);
+  CalibrationInfo info;
+  info.name = "test";
+  info.model_fingerprint = model.fingerprint;
+  info.sink_positions = options.sink_positions;
+  std::vector<LoadedCalibration::Layer> layers;
+  for (int i = 0; i < config.layers; ++i) {
+    LayerCalibration& described = info.layers.emplace_back();
+    described.gateable = true;
+    LoadedCalibration::Layer& layer = layers.emplace_back();
+    layer.surrogate =
+        MakeLinear(random, config.d_model, config.d_model, model.token_embedding.scalar_type(), /*bias=*/true);
+    layer.gate_weight = random.Normal({config.d_model}, 0.3);
+    layer.gate_bias = options.gate_bias;
+    std::vector<int64_t> consensus, exceptions;
+    for (int k = 0; k < 7; ++k) {
+      consensus.push_back(static_cast<int64_t>(engine() % config.d_mlp));
+      described.consensus.push_back({.neuron = static_cast<int>(consensus.back())});
+    }
+    exceptions.push_back(static_cast<int64_t>(engine() % config.d_mlp));
+    described.exception.push_back({.neuron = static_cast<int>(exceptions.back())});
+    layer.consensus_rows = at::tensor(consensus, at::kLong);
+    layer.exception_rows = at::tensor(exceptions, at::kLong);
+  }
+  return std::make_shared<LoadedCalibration>(std::move(info), std::move(layers));
+}
+
+ModelInfo InfoOf(const ModelWeights& model) {
+  ModelInfo info;
+  info.layers = model.config.layers;
+  info.d_model = model.config.d_model;
+  info.vocab_size = model.config.vocab_size;
+  info.context = model.config.context;
+  info.fingerprint = model.fingerprint;
+  return info;
+}
+
+RoutingPolicy MakePolicy(const ModelWeights& model, const GatingRequest& request,
+                         std::shared_ptr<const Calibration> calibration) {
+  return RoutingPolicy::Create(request, InfoOf(model), std::move(calibration)).value();
+}
+
+std::vector<int32_t> RandomTokens(const ModelWeights& model, int count, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(engine() % model.config.vocab_size);
+  return ids;
+}
+
+TestEngine::TestEngine(ModelWeights model, const std::string& kernels, int64_t kv_bytes)
+    : TestEngine(model, MakeKernels(kernels, at::kCPU, model.token_embedding.scalar_type()).value(), kv_bytes) {}
+
+TestEngine::TestEngine(ModelWeights model, std::unique_ptr<Kernels> kernels, int64_t kv_bytes)
+    : model_(std::move(model)),
+      kernels_(std::move(kernels)),
+      cache_(KvCache::Create(model_.config, model_.token_embedding.scalar_type(), at::kCPU, kv_bytes).value()),
+      decoder_(model_, *kernels_, *cache_) {}
+
+TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t>& tokens, const RoutingPolicy& policy,
+                                  std::vector<int> chunks, const RecordRequest& records) {
+  Run run;
+  run.linear_tokens.assign(model_.config.layers, 0);
+  std::vector<int32_t> targets(tokens.begin() + 1, tokens.end());
+  targets.push_back(-1);
+  size_t at = 0;
+  for (size_t piece = 0; at < tokens.size(); ++piece) {
+    const size_t wanted = piece < chunks.size() ? chunks[piece] : chunks.back();
+    const size_t count = std::min(wanted, tokens.size() - at);
+    Row row;
+    row.sequence = sequence;
+    row.tokens = std::span(tokens).subspan(at, count);
+    row.targets = std::span<const int32_t>(targets).subspan(at, count);
+    row.policy = &policy;
+    row.records = records;
+    RowResult result = StepOne(row);
+    run.status = result.status;
+    if (!run.status.ok()) return run;
+    run.logprobs.insert(run.logprobs.end(), result.target_logprobs.begin(), result.target_logprobs.end());
+    for (int layer = 0; layer < model_.config.layers; ++layer) run.linear_tokens[layer] += result.linear_tokens[layer];
+    run.records.push_back(std::move(result.records));
+    at += count;
+  }
+  run.logprobs.pop_back();
+  return run;
+}
+
+TestEngine::Run TestEngine::Score(const std::vector<int32_t>& tokens, const RoutingPolicy& policy,
+                                  std::vector<int> chunks, const RecordRequest& records) {
+  const SequenceId sequence = Open();
+  Run run = Score(sequence, tokens, policy, std::move(chunks), records);
+  cache_->Close(sequence);
+  return run;
+}
+
+std::vector<float> LogprobsOf(const at::Tensor& logits, const std::vector<int32_t>& ids) {
+  const at::Tensor logprobs = at::log_softmax(logits.to(at::kDouble), -1).contiguous();
+  const double* data = logprobs.const_data_ptr<double>();
+  std::vector<float> out;
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    out.push_back(static_cast<float>(data[static_cast<int64_t>(i) * logits.size(1) + ids[i + 1]]));
+  }
+  return out;
+}
+
+at::Tensor IdTensor(const std::vector<int32_t>& ids) {
+  return at::tensor(std::vector<int64_t>(ids.begin(), ids.end()), at::kLong).unsqueeze(0);
+}
+
+double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= largest))
+      largest = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+  }
+  return largest;
+}
+
+}  // namespace gatehouse::testing
