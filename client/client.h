@@ -54,7 +54,7 @@ struct ClientOptions {
   // HOST:PORT; a name that resolves to several addresses is used round robin.
   std::string server = "127.0.0.1:50151";
   // Null: no encryption.
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;
   // Largest message either way.  The server splits its answers at about 1 MiB.
   int max_message_bytes = 64 << 20;
   // A ping after this long without traffic during a call, so that a vanished server is
@@ -93,19 +93,19 @@ struct CallOptions {
 // What is heard of a call while it runs, on the calling thread.  Each may be empty.
 // Returning false cancels the call.
 struct GenerationEvents {
-  std::function<bool(const v1::GenerationStart&)> on_start;
-  std::function<bool(const v1::PromptInsight&)> on_prompt;
-  std::function<bool(const v1::GeneratedToken&)> on_token;
+  std::function<bool(const v1::GenerationStart&)> on_start = nullptr;
+  std::function<bool(const v1::PromptInsight&)> on_prompt = nullptr;
+  std::function<bool(const v1::GeneratedToken&)> on_token = nullptr;
 };
 
 struct NonlinearityEvents {
-  std::function<bool(const v1::NonlinearityStart&)> on_start;
-  std::function<bool(const v1::InsightTokens&)> on_tokens;
+  std::function<bool(const v1::NonlinearityStart&)> on_start = nullptr;
+  std::function<bool(const v1::InsightTokens&)> on_tokens = nullptr;
 };
 
 struct ConsensusEvents {
-  std::function<bool(const v1::ConsensusStart&)> on_start;
-  std::function<bool(const v1::InsightTokens&)> on_tokens;
+  std::function<bool(const v1::ConsensusStart&)> on_start = nullptr;
+  std::function<bool(const v1::InsightTokens&)> on_tokens = nullptr;
 };
 
 // A connection to a Gatehouse server.  Thread-safe.

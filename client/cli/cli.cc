@@ -1,0 +1,176 @@
+#include "client/cli/cli.h"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+
+#include "client/errors.h"
+
+namespace gatehouse::cli {
+namespace {
+
+constexpr char kDefaultServer[] = "127.0.0.1:50151";
+constexpr char kVersion[] = "gatehouse 0.1.0";
+
+constexpr char kFooter[] =
+    R"(Flags of every command may stand before or after it.  `gatehouse COMMAND --help` explains a command.
+
+Exit codes: 0 done, 1 failed, 2 bad command line, 3 server not available, 4 --timeout passed,
+130 interrupted.  With --json a failure prints {"error": {"code", "reason", "message"}}.
+
+Examples:
+  gatehouse generate -m novella-gpt2-7m --prompt "The captain of the ship" --max-tokens 40
+  gatehouse --server 10.0.0.7:50151 models --json)";
+
+struct GlobalFlags {
+  std::string server = kDefaultServer;
+  double timeout_seconds = 0;
+  bool json = false;
+  std::string color = "auto";
+};
+
+void DeclareGlobals(CLI::App& app, GlobalFlags& flags) {
+  app.add_option("-s,--server", flags.server, "The server")
+      ->type_name("HOST:PORT")
+      ->envname("GATEHOUSE_SERVER")
+      ->capture_default_str();
+  app.add_option("--timeout", flags.timeout_seconds, "Give up after this long; 0: never")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        char* end = nullptr;
+        const double seconds = std::strtod(text.c_str(), &end);
+        return *end == '\0' && seconds >= 0 && std::isfinite(seconds) ? "" : "must be a number of seconds, at least 0";
+      });
+  app.add_flag("--json", flags.json, "Print one JSON object; docs/client.md documents its fields");
+  app.add_option("--color", flags.color, "auto colours on a terminal, unless NO_COLOR is set")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  app.set_version_flag("--version", kVersion);
+}
+
+bool UsesColor(const std::string& mode, bool is_terminal) {
+  if (mode == "always") return true;
+  if (mode == "never") return false;
+  const char* no_color = std::getenv("NO_COLOR");
+  return is_terminal && (no_color == nullptr || *no_color == '\0');
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return kExitUnavailable;
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitDeadline;
+    default:
+      return kExitFailed;
+  }
+}
+
+// The model that the command line named, for hints.
+std::string ModelOf(const CLI::App& app) {
+  for (const CLI::App* sub : app.get_subcommands()) {
+    const CLI::Option* option = sub->get_option_no_throw("--model");
+    if (option != nullptr && option->count() > 0) return option->as<std::string>();
+  }
+  return "NAME";
+}
+
+int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal, const Environment& environment,
+              const std::string& model) {
+  const auto fail = [&](const absl::Status& status, int exit_code) {
+    if (flags.json) terminal.out << ErrorJson(status).dump() << "\n";
+    terminal.err << terminal.PaintError(kBad, "gatehouse: ") << DescribeError(status, flags.server, model) << "\n";
+    return exit_code;
+  };
+  const auto client = client::Client::Create({.server = flags.server});
+  if (!client.ok()) return fail(client.status(), kExitUsage);
+  std::atomic<bool> interrupted = false;
+  client::Canceller canceller;
+  environment.interrupts.OnInterrupt([&] {
+    interrupted = true;
+    canceller.Cancel();
+  });
+  Session session{
+      .client = **client,
+      .call = {.timeout = flags.timeout_seconds > 0 ? absl::Seconds(flags.timeout_seconds) : absl::InfiniteDuration(),
+               .canceller = &canceller},
+      .json = flags.json,
+      .terminal = terminal,
+      .interrupts = environment.interrupts};
+  const auto exit_code = action(session);
+  environment.interrupts.OnInterrupt({});
+  terminal.out.flush();
+  if (exit_code.ok()) return *exit_code;
+  if (interrupted && absl::IsCancelled(exit_code.status())) {
+    return fail(absl::CancelledError("interrupted"), kExitInterrupted);
+  }
+  return fail(exit_code.status(), ExitCodeOf(exit_code.status()));
+}
+
+// What to do about a failure; empty where nothing better than the message is known.
+std::string Hint(const absl::Status& status, const std::string& reason, const std::string& model) {
+  if (reason == "MODEL_NOT_FOUND") return "`gatehouse models` lists those there are";
+  if (reason == "NOT_CALIBRATED") return "run `gatehouse calibrate --model " + model + " --corpus FILE` first";
+  if (reason == "CALIBRATION_NOT_FOUND") return "`gatehouse models " + model + "` lists those there are";
+  if (reason == "OPERATION_NOT_FOUND") return "`gatehouse operations` lists those there are";
+  if (reason == "OTHER_REPLICA") return "point --server at that replica";
+  if (reason == "DRAINING") return "the server is shutting down: try again later, or another with --server";
+  if (reason == "QUEUE_FULL" || reason == "TOO_MANY_CALLS" || reason == "KV_MEMORY_FULL" ||
+      reason == "TOO_MANY_OPERATIONS") {
+    return "try again later";
+  }
+  if (absl::IsDeadlineExceeded(status)) return "give it more with --timeout";
+  return "";
+}
+
+}  // namespace
+
+std::string DescribeError(const absl::Status& status, const std::string& server, const std::string& model) {
+  const std::string message = OneLine(std::string(status.message()));
+  const std::string reason = client::ErrorReason(status);
+  if (absl::IsUnavailable(status) && reason.empty()) {
+    return "no server answers at " + OneLine(server) + " (" + message +
+           "): start one with `gatehouse-server --listen " + OneLine(server) + "`, or name another with --server";
+  }
+  if (absl::IsDeadlineExceeded(status) && reason.empty()) return "--timeout passed before the server was done";
+  const std::string hint = Hint(status, reason, OneLine(model));
+  return message + (hint.empty() ? "" : ": " + hint);
+}
+
+int RunProgram(std::vector<std::string> arguments, const Environment& environment) {
+  CLI::App app("Generates text on a Gatehouse server and shows how each token's MLPs were routed.", "gatehouse");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  GlobalFlags flags;
+  DeclareGlobals(app, flags);
+  Action action;
+  AddGenerate(app, environment.in, action);
+  AddScore(app, environment.in, action);
+  AddNonlinearity(app, environment.in, action);
+  AddConsensus(app, environment.in, action);
+  AddCalibrate(app, environment.in, action);
+  AddOperations(app, action);
+  AddModels(app, action);
+  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->fallthrough();
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    const bool failed = app.exit(error, environment.out, environment.err) != 0;
+    return failed ? kExitUsage : kExitOk;
+  }
+  Terminal terminal{.out = environment.out,
+                    .err = environment.err,
+                    .out_is_terminal = environment.out_is_terminal,
+                    .err_is_terminal = environment.err_is_terminal,
+                    .out_color = UsesColor(flags.color, environment.out_is_terminal),
+                    .err_color = UsesColor(flags.color, environment.err_is_terminal),
+                    .width = environment.width};
+  return RunAction(action, flags, terminal, environment, ModelOf(app));
+}
+
+}  // namespace gatehouse::cli

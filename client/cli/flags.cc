@@ -1,0 +1,133 @@
+#include "client/cli/flags.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "client/cli/parse.h"
+
+namespace gatehouse::cli {
+
+std::string ReadFile(const char* flag, const std::string& path, std::istream& in) {
+  if (path == "-") return {std::istreambuf_iterator<char>(in), {}};
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  // A directory opens and then cannot be read.
+  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
+  if (!file || file.bad()) throw CLI::ValidationError(flag, "cannot read " + path + ": " + std::strerror(errno));
+  return text;
+}
+
+CLI::Option* AddRepeatable(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* help) {
+  return app.add_option(flag, values, help)->allow_extra_args(false);
+}
+
+void AddModelFlag(CLI::App& app, std::string& model) {
+  app.add_option("-m,--model", model, "The model's name, as `gatehouse models` lists it")
+      ->required()
+      ->envname("GATEHOUSE_MODEL");
+}
+
+void GatingFlags::Add(CLI::App& app) {
+  constexpr char kGroup[] = "Gating";
+  app.add_option("-g,--gating", mode_,
+                 "full: every MLP in full; linear: its surrogate; gated: as each token's gate says")
+      ->check(CLI::IsMember({"full", "linear", "gated"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("-t,--threshold", threshold_,
+                 "A gated token goes linear where its gate's probability exceeds this, in [0, 1]; 1 is the full model "
+                 "(default: 0.5)")
+      ->group(kGroup);
+  app.add_option("--layers", layers_,
+                 "Layers the policy applies to, such as 3,5-8 (default: gated takes those the "
+                 "calibration calls gateable, linear all)")
+      ->group(kGroup);
+  AddRepeatable(app, "--layer-threshold", layer_thresholds_, "Threshold of single layers, such as 5=0.7 or 8-11=0.9")
+      ->group(kGroup);
+  app.add_option("--calibration", calibration_, "The calibration to use (default: the model's active one)")
+      ->group(kGroup);
+}
+
+v1::GatingPolicy GatingFlags::Build() const {
+  v1::GatingPolicy policy;
+  policy.set_mode(mode_ == "linear"  ? v1::GatingPolicy::MODE_LINEAR
+                  : mode_ == "gated" ? v1::GatingPolicy::MODE_GATED
+                                     : v1::GatingPolicy::MODE_FULL);
+  if (threshold_.has_value()) policy.set_threshold(*threshold_);
+  if (!layers_.empty()) {
+    for (uint32_t layer : OrUsageError("--layers", ParseLayers(layers_))) policy.add_layers(layer);
+  }
+  for (const std::string& text : layer_thresholds_) {
+    for (const auto& [layer, threshold] : OrUsageError("--layer-threshold", ParseLayerThreshold(text))) {
+      (*policy.mutable_layer_thresholds())[layer] = threshold;
+    }
+  }
+  policy.set_calibration(calibration_);
+  return policy;
+}
+
+void RecordFlags::Add(CLI::App& app) {
+  app.add_option("--record", records_,
+                 "What to record of each token, in every layer: any of routing,nonlinearity,consensus")
+      ->group("Output");
+}
+
+v1::TokenRecords RecordFlags::Build() const {
+  v1::TokenRecords records;
+  if (records_.empty()) return records;
+  for (const std::string& word :
+       OrUsageError("--record", ParseWords(records_, {"routing", "nonlinearity", "consensus"}))) {
+    if (word == "routing") records.set_routing(true);
+    if (word == "nonlinearity") records.set_nonlinearity(true);
+    if (word == "consensus") records.set_consensus(true);
+  }
+  return records;
+}
+
+void InputFlags::Add(CLI::App& app) {
+  constexpr char kGroup[] = "Input";
+  AddRepeatable(app, names_.text, texts_, "The text, in UTF-8")->type_name("TEXT")->group(kGroup);
+  AddRepeatable(app, names_.file, files_, "Read the text from a file, or from standard input for -")
+      ->type_name("FILE")
+      ->group(kGroup);
+  AddRepeatable(app, names_.token_ids, token_ids_, "Token ids in place of text, such as 5,6,7")
+      ->type_name("IDS")
+      ->group(kGroup);
+  app.add_flag("--plain-text", plain_text_, "Text that spells a special token, such as <|endoftext|>, stays text")
+      ->group(kGroup);
+}
+
+std::vector<v1::TextInput> InputFlags::Build(std::istream& in) const {
+  std::vector<v1::TextInput> inputs;
+  const auto add_text = [&](const std::string& text) {
+    v1::TextInput& input = inputs.emplace_back();
+    input.set_text(text);
+    input.set_plain_text(plain_text_);
+  };
+  for (const std::string& text : texts_) add_text(text);
+  for (const std::string& path : files_) add_text(ReadFile(names_.file, path, in));
+  for (const std::string& ids : token_ids_) {
+    auto& list = *inputs.emplace_back().mutable_token_ids();
+    for (int32_t id : OrUsageError(names_.token_ids, ParseTokenIds(ids))) list.add_ids(id);
+  }
+  if (inputs.empty()) {
+    throw CLI::ValidationError(
+        std::string("one of ") + names_.text + ", " + names_.file + " and " + names_.token_ids + " is needed",
+        CLI::ExitCodes::RequiredError);
+  }
+  return inputs;
+}
+
+v1::TextInput InputFlags::BuildOne(std::istream& in) const {
+  std::vector<v1::TextInput> inputs = Build(in);
+  if (inputs.size() > 1) {
+    throw CLI::ValidationError(std::string("only one of ") + names_.text + ", " + names_.file + " and " +
+                                   names_.token_ids + " can be given, once",
+                               CLI::ExitCodes::ArgumentMismatch);
+  }
+  return std::move(inputs.front());
+}
+
+}  // namespace gatehouse::cli

@@ -1,0 +1,33 @@
+#ifndef GATEHOUSE_CLIENT_CLI_PARSE_H_
+#define GATEHOUSE_CLIENT_CLI_PARSE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gatehouse::cli {
+
+// The small languages of flag values.  Each fails as InvalidArgument, quoting the part
+// that is wrong.  Bounds that depend on the model are the server's to check.
+
+// "3,5-8": layers and ranges of layers, both ends included.  Ascending, each once.
+absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text);
+
+// "5,6,7".
+absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const std::string& text);
+
+// "5=0.7", or "3,5-8=0.7": one entry a layer.
+absl::StatusOr<std::vector<std::pair<uint32_t, float>>> ParseLayerThreshold(const std::string& text);
+
+// "50256=-1.5" or "50256=-inf".
+absl::StatusOr<std::pair<int32_t, float>> ParseLogitBias(const std::string& text);
+
+// "routing,nonlinearity", of the words allowed.
+absl::StatusOr<std::vector<std::string>> ParseWords(const std::string& text, const std::vector<std::string>& allowed);
+
+}  // namespace gatehouse::cli
+
+#endif  // GATEHOUSE_CLIENT_CLI_PARSE_H_

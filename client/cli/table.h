@@ -1,0 +1,37 @@
+#ifndef GATEHOUSE_CLIENT_CLI_TABLE_H_
+#define GATEHOUSE_CLIENT_CLI_TABLE_H_
+
+#include <string>
+#include <vector>
+
+#include "client/cli/terminal.h"
+
+namespace gatehouse::cli {
+
+// Rows under a dim heading, columns as wide as their widest cell.
+class Table {
+ public:
+  struct Column {
+    std::string title;
+    bool right = false;  // numbers
+  };
+  struct Cell {
+    std::string text;
+    Style style;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // One cell a column.
+  void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
+  bool empty() const { return rows_.empty(); }
+  void Print(const Terminal& terminal, int indent = 0) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+}  // namespace gatehouse::cli
+
+#endif  // GATEHOUSE_CLIENT_CLI_TABLE_H_
