@@ -17,9 +17,9 @@
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/stream_writer.h"
+#include "server/rpc/task_threads.h"
 #include "server/rpc/translate.h"
 #include "server/rpc/wire.h"
-#include "server/rpc/worker_pool.h"
 #include "server/serving/call.h"
 
 namespace gatehouse {

@@ -6,8 +6,8 @@
 #include "server/base/status_macros.h"
 #include "server/rpc/call_runner.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/task_threads.h"
 #include "server/rpc/wire.h"
-#include "server/rpc/worker_pool.h"
 
 namespace gatehouse {
 

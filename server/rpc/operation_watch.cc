@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "gatehouse/v1/operations.pb.h"
+#include "server/rpc/task_threads.h"
 #include "server/rpc/translate.h"
-#include "server/rpc/worker_pool.h"
 
 namespace gatehouse {
 

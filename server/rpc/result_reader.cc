@@ -4,7 +4,7 @@
 
 #include "gatehouse/v1/operations.pb.h"
 #include "server/base/strings.h"
-#include "server/rpc/worker_pool.h"
+#include "server/rpc/task_threads.h"
 
 namespace gatehouse {
 namespace {
@@ -13,7 +13,7 @@ constexpr size_t kChunkBytes = size_t{512} << 10;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Call>> ResultReader::Start(WorkerPool& workers, const std::string& path,
+absl::StatusOr<std::shared_ptr<Call>> ResultReader::Start(TaskThreads& workers, const std::string& path,
                                                           std::shared_ptr<StreamWriter> writer) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError("the result file is gone");
@@ -22,7 +22,7 @@ absl::StatusOr<std::shared_ptr<Call>> ResultReader::Start(WorkerPool& workers, c
   return std::shared_ptr<Call>(reader);
 }
 
-ResultReader::ResultReader(WorkerPool& workers, std::ifstream file, std::shared_ptr<StreamWriter> writer)
+ResultReader::ResultReader(TaskThreads& workers, std::ifstream file, std::shared_ptr<StreamWriter> writer)
     : workers_(workers), writer_(std::move(writer)), file_(std::move(file)) {}
 
 void ResultReader::Resume() {

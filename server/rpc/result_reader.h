@@ -13,25 +13,25 @@
 
 namespace gatehouse {
 
-class WorkerPool;
+class TaskThreads;
 
 // Feeds one FetchResult stream from a file, as fast as it is read.  Owned by the stream
 // and the worker that reads.  Thread-safe.
 class ResultReader final : public Call, public std::enable_shared_from_this<ResultReader> {
  public:
-  static absl::StatusOr<std::shared_ptr<Call>> Start(WorkerPool& workers, const std::string& path,
+  static absl::StatusOr<std::shared_ptr<Call>> Start(TaskThreads& workers, const std::string& path,
                                                      std::shared_ptr<StreamWriter> writer);
 
   void Cancel() override { cancelled_ = true; }
   void Resume() override;
 
  private:
-  ResultReader(WorkerPool& workers, std::ifstream file, std::shared_ptr<StreamWriter> writer);
+  ResultReader(TaskThreads& workers, std::ifstream file, std::shared_ptr<StreamWriter> writer);
 
   // Reads and sends until the reader has enough.
   void Pump();
 
-  WorkerPool& workers_;
+  TaskThreads& workers_;
   const std::shared_ptr<StreamWriter> writer_;
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;

@@ -18,8 +18,8 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/services.h"
+#include "server/rpc/task_threads.h"
 #include "server/rpc/wire.h"
-#include "server/rpc/worker_pool.h"
 #include "server/serving/model_catalog.h"
 #include "server/serving/scheduler.h"
 
@@ -69,7 +69,7 @@ class Server final : public RpcServer {
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<HealthService> health_;
   int port_ = 0;
-  WorkerPool workers_;  // its tasks touch all of the above
+  TaskThreads workers_;  // its tasks touch all of the above
   std::unique_ptr<grpc::Server> server_;
 };
 

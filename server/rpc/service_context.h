@@ -12,7 +12,7 @@ class ModelCatalog;
 class Observer;
 class OperationManager;
 class Scheduler;
-class WorkerPool;
+class TaskThreads;
 
 // What every service works with.  Owned by RpcServer, which outlives the services; what it
 // points to is thread-safe.
@@ -21,7 +21,7 @@ struct ServiceContext {
   Scheduler* scheduler = nullptr;
   OperationManager* operations = nullptr;
   Observer* observer = nullptr;
-  WorkerPool* workers = nullptr;
+  TaskThreads* workers = nullptr;
   CallSlots* slots = nullptr;
   OutboxLimits outbox;
   std::string replica;

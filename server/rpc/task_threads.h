@@ -1,5 +1,5 @@
-#ifndef GATEHOUSE_SERVER_RPC_WORKER_POOL_H_
-#define GATEHOUSE_SERVER_RPC_WORKER_POOL_H_
+#ifndef GATEHOUSE_SERVER_RPC_TASK_THREADS_H_
+#define GATEHOUSE_SERVER_RPC_TASK_THREADS_H_
 
 #include <condition_variable>
 #include <deque>
@@ -13,11 +13,11 @@ namespace gatehouse {
 // A few threads for what a gRPC reactor must not do itself: tokenising a long prompt,
 // reading and writing files.  Tasks start in the order given.  Thread-safe.  The queue
 // holds no more tasks than there are live calls (CallSlots).
-class WorkerPool {
+class TaskThreads {
  public:
-  explicit WorkerPool(int threads);
+  explicit TaskThreads(int threads);
   // Runs what is queued, then joins.
-  ~WorkerPool();
+  ~TaskThreads();
 
   void Run(std::function<void()> task);
 
@@ -33,4 +33,4 @@ class WorkerPool {
 
 }  // namespace gatehouse
 
-#endif  // GATEHOUSE_SERVER_RPC_WORKER_POOL_H_
+#endif  // GATEHOUSE_SERVER_RPC_TASK_THREADS_H_

@@ -1,14 +1,14 @@
-#include "server/rpc/worker_pool.h"
+#include "server/rpc/task_threads.h"
 
 #include <utility>
 
 namespace gatehouse {
 
-WorkerPool::WorkerPool(int threads) {
+TaskThreads::TaskThreads(int threads) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
-WorkerPool::~WorkerPool() {
+TaskThreads::~TaskThreads() {
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -17,7 +17,7 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkerPool::Run(std::function<void()> task) {
+void TaskThreads::Run(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -25,7 +25,7 @@ void WorkerPool::Run(std::function<void()> task) {
   changed_.notify_one();
 }
 
-void WorkerPool::Loop() {
+void TaskThreads::Loop() {
   while (true) {
     std::function<void()> task;
     {
