@@ -1,0 +1,437 @@
+#include "server/serving/operations.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "server/base/digest.h"
+#include "server/base/error_reason.h"
+#include "server/base/files.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/status_matchers.h"
+
+namespace gatehouse::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+// Collects what a watch hears.
+class Watcher {
+ public:
+  OperationManager::Changed callback() {
+    return [this](const OperationStatus& status) {
+      const std::lock_guard lock(mutex_);
+      EXPECT_TRUE(heard_.empty() || !heard_.back().done()) << "a change after the end";
+      heard_.push_back(status);
+      changed_.notify_all();
+    };
+  }
+  OperationStatus WaitUntilDone() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(60),
+                           [this] { return !heard_.empty() && heard_.back().done(); })) {
+      ADD_FAILURE() << "the operation did not end";
+    }
+    return heard_.empty() ? OperationStatus{} : heard_.back();
+  }
+  std::vector<OperationStatus> heard() {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<OperationStatus> heard_;
+};
+
+class Operations : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    state_ = ::testing::TempDir() + "/gatehouse-operations-" + std::to_string(getpid()) + "-" +
+             ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(state_);
+    ASSERT_TRUE(MakeDirectories(state_).ok());
+    ASSERT_TRUE(catalog_.Add(MakeFakeModel("m", {}, &engine_, state_ + "/calibrations/m")).ok());
+  }
+  void TearDown() override { std::filesystem::remove_all(state_); }
+
+  OperationsOptions Options(const std::string& replica = "r1") const {
+    return {.state_dir = state_, .replica = replica, .corpus_limit_bytes = 100};
+  }
+  std::unique_ptr<OperationManager> Open(const OperationsOptions& options) {
+    auto manager = OperationManager::Create(catalog_, options);
+    EXPECT_TRUE(manager.ok()) << manager.status();
+    return *std::move(manager);
+  }
+  std::unique_ptr<OperationManager> Open() { return Open(Options()); }
+
+  static absl::StatusOr<CorpusUpload::Corpus> Upload(OperationManager& manager, const std::vector<std::string>& pieces,
+                                                     const std::string& label = "a corpus") {
+    auto upload = manager.BeginUpload(label);
+    if (!upload.ok()) return upload.status();
+    for (const std::string& piece : pieces) {
+      const absl::Status status = (*upload)->Append(piece);
+      if (!status.ok()) return status;
+    }
+    return (*upload)->Finish();
+  }
+
+  static CalibrateSpec Spec(const std::string& corpus, const std::string& name = "") {
+    CalibrateSpec spec;
+    spec.corpus = corpus;
+    spec.options.name = name;
+    return spec;
+  }
+
+  // Starts a calibration on an uploaded corpus.
+  static OperationStatus MustStart(OperationManager& manager, const std::string& name = "") {
+    const auto corpus = Upload(manager, {"some text"});
+    EXPECT_TRUE(corpus.ok()) << corpus.status();
+    const auto status = manager.Start("m", Spec(corpus->name, name));
+    EXPECT_TRUE(status.ok()) << status.status();
+    return status.value_or(OperationStatus{});
+  }
+  static OperationStatus RunToEnd(OperationManager& manager, const std::string& name) {
+    Watcher watcher;
+    const auto watch = manager.Watch(name, watcher.callback());
+    EXPECT_TRUE(watch.ok()) << watch.status();
+    const OperationStatus status = watcher.WaitUntilDone();
+    manager.Unwatch(*watch);
+    return status;
+  }
+
+  std::vector<std::string> FilesIn(const std::string& folder) const {
+    std::vector<std::string> names;
+    for (const auto& file : std::filesystem::directory_iterator(state_ + "/" + folder)) {
+      if (file.is_regular_file()) names.push_back(file.path().filename());
+    }
+    return names;
+  }
+
+  std::string state_;
+  ModelCatalog catalog_;
+  FakeEngine* engine_ = nullptr;
+};
+
+TEST_F(Operations, KeepACorpusUnderTheDigestOfItsBytes) {
+  const auto manager = Open();
+  const auto corpus = Upload(*manager, {"some ", "text"});
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(corpus->name, "corpora/" + Sha256Hex("some text"));
+  EXPECT_EQ(corpus->size_bytes, 9u);
+  EXPECT_EQ(*ReadFile(state_ + "/" + corpus->name), "some text");
+  EXPECT_EQ(Upload(*manager, {"some text"})->name, corpus->name);
+  EXPECT_EQ(FilesIn("corpora").size(), 2u);
+}
+
+TEST_F(Operations, RefuseACorpusOverTheLimitAndLeaveNothingBehind) {
+  const auto manager = Open();
+  EXPECT_TRUE(Upload(*manager, {std::string(100, 'x')}).ok());
+  const size_t files = FilesIn("corpora").size();
+  const absl::Status status = Upload(*manager, {std::string(60, 'y'), std::string(41, 'y')}).status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("limit of 100 bytes")));
+  EXPECT_EQ(ReasonOf(status), "UPLOAD_TOO_LARGE");
+  EXPECT_EQ(FilesIn("corpora").size(), files);
+}
+
+TEST_F(Operations, TakeOnlyUtf8AlsoAcrossThePiecesOfAnUpload) {
+  const auto manager = Open();
+  EXPECT_TRUE(Upload(*manager, {"caf\xC3", "\xA9", "\xF0\x9F", "\x98\x80"}).ok());
+  const size_t files = FilesIn("corpora").size();
+  for (const std::vector<std::string>& pieces :
+       std::vector<std::vector<std::string>>{{"caf\xC3", "e"}, {"caf\xC3"}, {"\xFF"}, {"ok", "\xC0\x80"}}) {
+    EXPECT_THAT(Upload(*manager, pieces), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
+  }
+  EXPECT_THAT(Upload(*manager, {}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
+  EXPECT_THAT(Upload(*manager, {"x"}, "two\nlines"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("one line")));
+  EXPECT_EQ(FilesIn("corpora").size(), files);
+}
+
+TEST_F(Operations, ForgetAnUploadThatIsDroppedOrThatARestartInterrupted) {
+  auto manager = Open();
+  {
+    auto upload = manager->BeginUpload("x");
+    ASSERT_TRUE(upload.ok());
+    EXPECT_TRUE((*upload)->Append("some").ok());
+    EXPECT_EQ(FilesIn("corpora").size(), 1u);
+  }
+  EXPECT_THAT(FilesIn("corpora"), IsEmpty());
+  std::ofstream(state_ + "/corpora/.upload-r1-7") << "left by a crash";
+  std::ofstream(state_ + "/corpora/.upload-r2-7") << "another replica's, perhaps alive";
+  manager.reset();
+  manager = Open();
+  EXPECT_THAT(FilesIn("corpora"), ElementsAre(".upload-r2-7"));
+}
+
+TEST_F(Operations, SayThatTheDiskIsFull) {
+  const auto manager = Open();
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit{};
+  getrlimit(RLIMIT_FSIZE, &old_limit);
+  const rlimit small{.rlim_cur = 10, .rlim_max = old_limit.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status status = Upload(*manager, {std::string(50, 'x')}).status();
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("corpus")));
+  EXPECT_EQ(ReasonOf(status), "DISK_FULL");
+  EXPECT_THAT(FilesIn("corpora"), IsEmpty());
+}
+
+TEST_F(Operations, CalibrateAndPutTheResultToUse) {
+  const auto manager = Open();
+  const auto corpus = Upload(*manager, {"some text"}, "my label");
+  const auto started = manager->Start("m", Spec(corpus->name, "mine"));
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_THAT(started->name, MatchesRegex("operations/r1/[0-9T.]+"));
+  EXPECT_EQ(started->kind, "calibrate");
+  EXPECT_EQ(started->model, "m");
+  EXPECT_FALSE(started->done());
+  const OperationStatus status = RunToEnd(*manager, started->name);
+  EXPECT_EQ(status.state, OperationState::kSucceeded) << status.error;
+  EXPECT_EQ(status.progress, 1);
+  EXPECT_EQ(status.result, "mine");
+  EXPECT_NE(status.ended, "");
+  const auto path = manager->ResultPath(started->name);
+  ASSERT_TRUE(path.ok()) << path.status();
+  EXPECT_EQ(*path, state_ + "/calibrations/m/mine.safetensors");
+  EXPECT_EQ(status.result_bytes, ReadFile(*path)->size());
+  EXPECT_EQ((*catalog_.Find("m"))->calibrations->ActiveName(), "mine");
+  EXPECT_EQ(engine_->calibrated_tokens(), std::vector<int32_t>({'s', 'o', 'm', 'e', ' ', 't', 'e', 'x', 't'}));
+}
+
+TEST_F(Operations, ReadALongCorpusInPiecesWithTheTokensOfTheWhole) {
+  OperationsOptions options = Options();
+  options.corpus_limit_bytes = 8 << 20;
+  const auto manager = Open(options);
+  std::string text;
+  while (text.size() < (5 << 19)) text += "A line of text, caf\u00e9.\n\n  Another  one\n";
+  const auto corpus = Upload(*manager, {text});
+  const auto started = manager->Start("m", Spec(corpus->name));
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_EQ(RunToEnd(*manager, started->name).state, OperationState::kSucceeded);
+  const auto whole = (*catalog_.Find("m"))->tokenizer->Encode(text);
+  EXPECT_TRUE(engine_->calibrated_tokens() == *whole);
+}
+
+TEST_F(Operations, TellWatchersEveryChangeInOrderAndTheEndOnce) {
+  const auto manager = Open();
+  engine_->BlockCalibrations();
+  const OperationStatus started = MustStart(*manager);
+  Watcher watcher, dropped;
+  const auto watch = manager->Watch(started.name, watcher.callback());
+  const auto other = manager->Watch(started.name, dropped.callback());
+  ASSERT_TRUE(watch.ok() && other.ok());
+  engine_->WaitUntilCalibrating();
+  manager->Unwatch(*other);
+  const size_t heard = dropped.heard().size();
+  EXPECT_GE(heard, 1u);
+  engine_->ReleaseCalibrations();
+  EXPECT_EQ(watcher.WaitUntilDone().state, OperationState::kSucceeded);
+  double progress = 0;
+  for (const OperationStatus& status : watcher.heard()) {
+    EXPECT_GE(status.progress, progress);
+    progress = status.progress;
+  }
+  EXPECT_GE(watcher.heard().size(), 20u);
+  EXPECT_EQ(dropped.heard().size(), heard);
+  // Who comes late hears the end.
+  EXPECT_EQ(RunToEnd(*manager, started.name).state, OperationState::kSucceeded);
+}
+
+TEST_F(Operations, EndAsCancelledSoonAfterTheyAreAskedTo) {
+  const auto manager = Open();
+  engine_->BlockCalibrations();
+  const OperationStatus running = MustStart(*manager, "a");
+  engine_->WaitUntilCalibrating();
+  const OperationStatus waiting = MustStart(*manager, "b");
+  EXPECT_EQ(manager->Cancel(waiting.name)->state, OperationState::kCancelled);
+  EXPECT_THAT(manager->ResultPath(running.name),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not ended")));
+  EXPECT_TRUE(manager->Cancel(running.name).ok());
+  EXPECT_EQ(RunToEnd(*manager, running.name).state, OperationState::kCancelled);
+  EXPECT_THAT(manager->ResultPath(running.name), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("without")));
+  EXPECT_EQ(manager->Cancel(running.name)->state, OperationState::kCancelled);
+  EXPECT_THAT((*catalog_.Find("m"))->calibrations->List(), IsEmpty());
+  engine_->ReleaseCalibrations();
+  EXPECT_EQ(RunToEnd(*manager, MustStart(*manager, "a").name).state, OperationState::kSucceeded);
+}
+
+TEST_F(Operations, SayWhyTheyFailed) {
+  const auto manager = Open();
+  engine_->FailCalibrations(absl::InvalidArgumentError("the corpus is too short"));
+  const OperationStatus status = RunToEnd(*manager, MustStart(*manager).name);
+  EXPECT_EQ(status.state, OperationState::kFailed);
+  EXPECT_THAT(status.error, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too short")));
+}
+
+TEST_F(Operations, RunOneAtATimeInOrderAndRefuseTooMany) {
+  OperationsOptions options = Options();
+  options.max_waiting = 2;
+  const auto manager = Open(options);
+  engine_->BlockCalibrations();
+  std::vector<std::string> names = {MustStart(*manager).name};
+  engine_->WaitUntilCalibrating();
+  names.push_back(MustStart(*manager).name);
+  names.push_back(MustStart(*manager).name);
+  const auto corpus = Upload(*manager, {"x"});
+  const absl::Status refused = manager->Start("m", Spec(corpus->name)).status();
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("2 operations")));
+  EXPECT_EQ(ReasonOf(refused), "TOO_MANY_OPERATIONS");
+  EXPECT_EQ(manager->Get(names[0])->state, OperationState::kRunning);
+  EXPECT_EQ(manager->Get(names[1])->state, OperationState::kWaiting);
+  engine_->ReleaseCalibrations();
+  for (const std::string& name : names) EXPECT_EQ(RunToEnd(*manager, name).state, OperationState::kSucceeded);
+}
+
+TEST_F(Operations, RefuseBadRequests) {
+  const auto manager = Open();
+  const std::string corpus = Upload(*manager, {"x"})->name;
+  EXPECT_THAT(manager->Start("other", Spec(corpus)),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("this server has")));
+  const absl::Status missing = manager->Start("m", Spec("corpora/" + std::string(64, 'a'))).status();
+  EXPECT_THAT(missing, StatusIs(absl::StatusCode::kNotFound, HasSubstr("upload it first")));
+  EXPECT_EQ(ReasonOf(missing), "CORPUS_NOT_FOUND");
+  for (const char* name : {"", "corpora/", "corpora/../../etc/passwd", "/etc/passwd"}) {
+    EXPECT_THAT(manager->Start("m", Spec(name)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("corpora/SHA256")));
+  }
+  EXPECT_THAT(manager->Start("m", Spec(corpus, "../x")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name")));
+  CalibrateSpec spec = Spec(corpus);
+  spec.options.ridge = std::nan("");
+  EXPECT_THAT(manager->Start("m", spec), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ridge")));
+  spec = Spec(corpus);
+  spec.options.gateable_cost_limit = -1;
+  EXPECT_THAT(manager->Start("m", spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gateable_cost_limit")));
+  spec = Spec(corpus);
+  spec.options.max_consensus = 65;
+  EXPECT_THAT(manager->Start("m", spec), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[1, 64]")));
+  spec = Spec(corpus);
+  spec.options.window_tokens = 65;
+  EXPECT_THAT(manager->Start("m", spec), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("window_tokens")));
+  engine_->BlockCalibrations();
+  ASSERT_TRUE(manager->Start("m", Spec(corpus, "same")).ok());
+  EXPECT_THAT(manager->Start("m", Spec(corpus, "same")), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("same")));
+  for (const char* name :
+       {"", "x", "operations/r1", "operations/r1/absent", "operations/../x", "operations/r2/absent"}) {
+    EXPECT_THAT(manager->Get(name), StatusIs(absl::StatusCode::kNotFound, HasSubstr(""))) << name;
+    EXPECT_THAT(manager->Cancel(name), StatusIs(absl::StatusCode::kNotFound, HasSubstr(""))) << name;
+    EXPECT_THAT(manager->Watch(name, [](const OperationStatus&) {}),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("")));
+  }
+}
+
+TEST_F(Operations, AreListedNewestFirstInPages) {
+  const auto manager = Open();
+  std::vector<std::string> names;
+  for (int i = 0; i < 5; ++i) names.insert(names.begin(), MustStart(*manager).name);
+  std::vector<std::string> listed;
+  std::string token;
+  int pages = 0;
+  do {
+    const auto page = manager->List(2, token);
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_LE(page->operations.size(), 2u);
+    for (const OperationStatus& operation : page->operations) listed.push_back(operation.name);
+    token = page->next_page_token;
+    ++pages;
+  } while (!token.empty());
+  EXPECT_EQ(listed, names);
+  EXPECT_EQ(pages, 3);
+  EXPECT_EQ(manager->List(0, "")->operations.size(), 5u);
+  EXPECT_EQ(manager->List(5, "")->next_page_token, "");
+  EXPECT_THAT(manager->List(1001, ""), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_size")));
+  EXPECT_THAT(manager->List(-1, ""), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_size")));
+  EXPECT_THAT(manager->List(2, "nonsense"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_token")));
+}
+
+TEST_F(Operations, SurviveARestartAndSayWhichOnesItInterrupted) {
+  std::string finished, running, waiting;
+  {
+    const auto manager = Open();
+    finished = MustStart(*manager, "done").name;
+    EXPECT_EQ(RunToEnd(*manager, finished).state, OperationState::kSucceeded);
+    engine_->BlockCalibrations();
+    running = MustStart(*manager).name;
+    engine_->WaitUntilCalibrating();
+    waiting = MustStart(*manager).name;
+    Watcher watcher;
+    ASSERT_TRUE(manager->Watch(running, watcher.callback()).ok());
+    manager->Shutdown();
+    EXPECT_EQ(watcher.WaitUntilDone().state, OperationState::kInterrupted);
+    EXPECT_THAT(manager->Start("m", Spec("corpora/" + Sha256Hex("some text"))),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting down")));
+  }
+  // One that a crash left running.
+  std::ofstream(state_ + "/operations/r1/20260101T000000.000.json")
+      << R"({"kind":"calibrate","model":"m","state":"running","progress":0.5,"stage":"x","created":"2026-01-01T00:00:00Z"})";
+  std::ofstream(state_ + "/operations/r1/20260101T000000.001.json") << "{damaged";
+  const auto manager = Open();
+  EXPECT_EQ(manager->Get(finished)->state, OperationState::kSucceeded);
+  EXPECT_EQ(manager->Get(finished)->result, "done");
+  EXPECT_TRUE(manager->ResultPath(finished).ok());
+  EXPECT_EQ(manager->Get(running)->state, OperationState::kInterrupted);
+  EXPECT_EQ(manager->Get(waiting)->state, OperationState::kInterrupted);
+  const auto crashed = manager->Get("operations/r1/20260101T000000.000");
+  ASSERT_TRUE(crashed.ok()) << crashed.status();
+  EXPECT_EQ(crashed->state, OperationState::kInterrupted);
+  EXPECT_EQ(crashed->progress, 0.5);
+  EXPECT_NE(crashed->ended, "");
+  EXPECT_THAT(*ReadFile(state_ + "/operations/r1/20260101T000000.000.json"), HasSubstr("interrupted"));
+  EXPECT_EQ(manager->List(0, "")->operations.size(), 4u);
+}
+
+TEST_F(Operations, OfAnotherReplicaCanBeReadButNotSteered) {
+  const auto other = Open(Options("r2"));
+  const auto ours = Open(Options("r1"));
+  const OperationStatus finished = MustStart(*other, "theirs");
+  EXPECT_EQ(RunToEnd(*other, finished.name).state, OperationState::kSucceeded);
+  engine_->BlockCalibrations();
+  const OperationStatus running = MustStart(*other);
+  engine_->WaitUntilCalibrating();
+  EXPECT_THAT(running.name, StartsWith("operations/r2/"));
+  EXPECT_EQ(ours->Get(running.name)->state, OperationState::kRunning);
+  EXPECT_EQ(ours->List(0, "")->operations.size(), 2u);
+  const absl::Status cancel = ours->Cancel(running.name).status();
+  EXPECT_THAT(cancel, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replica r2")));
+  EXPECT_EQ(ReasonOf(cancel), "OTHER_REPLICA");
+  EXPECT_THAT(ours->Watch(running.name, [](const OperationStatus&) {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replica r2")));
+  EXPECT_EQ(RunToEnd(*ours, finished.name).state, OperationState::kSucceeded);
+  EXPECT_TRUE(ours->ResultPath(finished.name).ok());
+  EXPECT_EQ(*ours->Cancel(finished.name)->result.c_str(), 't');
+}
+
+TEST_F(Operations, NeedAStateDirectoryOfTheirOwn) {
+  const auto manager = Open();
+  EXPECT_THAT(OperationManager::Create(catalog_, Options()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another server runs as replica r1")));
+  EXPECT_THAT(OperationManager::Create(catalog_, Options("../x")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("replica")));
+  OperationsOptions options = Options();
+  options.state_dir = "";
+  EXPECT_THAT(OperationManager::Create(catalog_, options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("state directory")));
+  std::ofstream(state_ + "/file") << "x";
+  options.state_dir = state_ + "/file";
+  EXPECT_FALSE(OperationManager::Create(catalog_, options).ok());
+}
+
+}  // namespace
+}  // namespace gatehouse::testing
