@@ -22,7 +22,7 @@ struct BpeOptions {
   // A piece that is in the vocabulary is its token, whatever the merges would make.
   bool ignore_merges = false;
   // The token of a byte that the vocabulary lacks; without one such bytes are dropped.
-  std::optional<std::string> unk_token;
+  std::optional<std::string> unk_token = std::nullopt;
   // One unk_token for a run of such bytes.
   bool fuse_unk = false;
 };
