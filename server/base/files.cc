@@ -73,7 +73,8 @@ absl::Status WriteAndRename(const std::string& temporary, const std::string& pat
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  FileDescriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Without waiting for a writer where the path is a pipe.
+  FileDescriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) return ErrnoError("cannot open", path);
   struct stat info {};
   if (fstat(file.fd, &info) != 0) return ErrnoError("cannot stat", path);

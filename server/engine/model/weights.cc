@@ -50,17 +50,21 @@ class WeightsLoader {
 
   absl::StatusOr<at::Tensor> Stacked(std::initializer_list<std::string> names, const Shape& rows, int64_t columns,
                                      bool transposed) {
+    // All shapes are checked before memory is asked for.
+    std::vector<at::Tensor> sources;
     int64_t total = 0;
-    for (const int64_t count : rows) total += count;
-    at::Tensor matrix = at::empty({total, columns}, dtype_);
-    int64_t start = 0;
-    size_t part = 0;
     for (const std::string& name : names) {
-      const int64_t count = rows[part++];
+      const int64_t count = rows[sources.size()];
       const Shape shape = transposed ? Shape{columns, count} : Shape{count, columns};
       GH_ASSIGN_OR_RETURN(const at::Tensor source, checkpoint_.Get(name, shape));
-      matrix.narrow(0, start, count).copy_(transposed ? source.t() : source);
-      start += count;
+      sources.push_back(transposed ? source.t() : source);
+      total += count;
+    }
+    at::Tensor matrix = at::empty({total, columns}, dtype_);
+    int64_t start = 0;
+    for (const at::Tensor& source : sources) {
+      matrix.narrow(0, start, source.size(0)).copy_(source);
+      start += source.size(0);
     }
     return matrix.to(device_);
   }

@@ -132,7 +132,7 @@ at::Tensor PlainForward(const ModelWeights& model, const at::Tensor& ids, const 
 at::Tensor PlainCrossEntropy(const ModelWeights& model, const at::Tensor& residual, const at::Tensor& ids) {
   constexpr int64_t kRows = 256;
   const int64_t batch = ids.size(0), predictions = ids.size(1) - 1;
-  const at::Tensor rows = residual.narrow(1, 0, predictions).reshape({batch * predictions, -1});
+  const at::Tensor rows = residual.narrow(1, 0, predictions).reshape({batch * predictions, residual.size(2)});
   const at::Tensor targets = ids.narrow(1, 1, predictions).reshape({-1, 1});
   std::vector<at::Tensor> parts;
   for (int64_t start = 0; start < rows.size(0); start += kRows) {

@@ -1,11 +1,14 @@
 #include "tests/engine/model/model_directory.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <fstream>
 #include <limits>
+#include <stdexcept>
+#include <utility>
 
 #include "server/base/files.h"
 #include "server/engine/model/safetensors.h"
@@ -86,6 +89,7 @@ absl::StatusOr<ModelWeights> ModelDirectory::Load(at::ScalarType dtype) const {
 }
 
 at::Tensor ModelDirectory::Logits() const {
+  at::set_num_threads(1);
   const absl::StatusOr<ModelWeights> model = Load();
   if (!model.ok()) {
     ADD_FAILURE() << model.status();
@@ -101,6 +105,13 @@ std::string RepositoryPath(std::string_view relative) {
 }
 
 std::string FixturePath(const std::string& fixture) { return RepositoryPath("tests/data/models/" + fixture); }
+
+ModelWeights LoadModel(const std::string& directory, at::ScalarType dtype) {
+  at::set_num_threads(1);
+  absl::StatusOr<ModelWeights> model = LoadModelWeights(directory, dtype, at::kCPU);
+  if (!model.ok()) throw std::runtime_error(model.status().ToString());
+  return *std::move(model);
+}
 
 nlohmann::json ReadJson(const std::string& path) { return nlohmann::json::parse(ReadFile(path).value()); }
 

@@ -66,6 +66,10 @@ class ModelDirectory {
 std::string RepositoryPath(std::string_view relative);
 std::string FixturePath(const std::string& fixture);
 
+// The model of a directory, which must load; from here on LibTorch uses one thread, as
+// waking another costs more than these models' work.
+ModelWeights LoadModel(const std::string& directory, at::ScalarType dtype = at::kFloat);
+
 nlohmann::json ReadJson(const std::string& path);
 
 // The largest absolute difference of two tensors of one shape; infinite where
