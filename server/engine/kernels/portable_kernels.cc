@@ -59,13 +59,19 @@ class PortableKernels final : public Kernels {
     return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps) * weights.weight;
   }
 
-  void Activate(at::Tensor& x, Activation activation) override { ApplyActivation(x, activation); }
+  void Activate(at::Tensor& x, Activation activation) override {
+    if (!device_.is_cpu()) return ApplyActivation(x, activation);
+    // Row by row: the last numbers of what it is given take another path there.
+    for (int64_t row = 0; row < x.size(0); ++row) {
+      at::Tensor values = x.select(0, row);
+      ApplyActivation(values, activation);
+    }
+  }
 
   at::Tensor GatedActivate(const at::Tensor& x, Activation activation, at::Tensor* gate_out) override {
     const int64_t width = x.size(1) / 2;
-    at::Tensor gate = x.narrow(1, 0, width).contiguous();
-    if (gate.data_ptr() == x.data_ptr()) gate = gate.clone();
-    ApplyActivation(gate, activation);
+    at::Tensor gate = x.narrow(1, 0, width).clone(at::MemoryFormat::Contiguous);
+    Activate(gate, activation);
     if (gate_out != nullptr) *gate_out = gate;
     return gate * x.narrow(1, width, width);
   }

@@ -16,6 +16,9 @@ namespace gatehouse {
 // probability 0 either way, and its reciprocal is a number.
 inline float EffectiveTemperature(float temperature) { return std::max(temperature, 1e-30F); }
 
+// Finite stays finite: a sum beyond the largest number is that number.
+inline float Biased(float logit, float bias) { return std::min(logit + bias, std::numeric_limits<float>::max()); }
+
 // The repetition penalty pushes a logit down whatever its sign.  Finite stays finite.
 inline float Penalized(float logit, float penalty) {
   constexpr float kMax = std::numeric_limits<float>::max();

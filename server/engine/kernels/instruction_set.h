@@ -1,0 +1,27 @@
+#ifndef GATEHOUSE_SERVER_ENGINE_KERNELS_INSTRUCTION_SET_H_
+#define GATEHOUSE_SERVER_ENGINE_KERNELS_INSTRUCTION_SET_H_
+
+#include <span>
+#include <string_view>
+
+#include "server/engine/kernels/cpu_ops.h"
+
+namespace gatehouse {
+
+// An instruction set the CPU kernels are compiled for.
+struct InstructionSet {
+  std::string_view name;
+  bool available;  // on this machine
+  const CpuOps& (*ops)();
+};
+
+// Best first; the last runs anywhere.
+std::span<const InstructionSet> InstructionSets();
+
+// Whether oneDNN's float32 products are the faster ones here; else LibTorch's default
+// (MKL), which is slow on processors of other makers than its own.
+bool PrefersOneDnn();
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_ENGINE_KERNELS_INSTRUCTION_SET_H_

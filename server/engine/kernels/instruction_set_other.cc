@@ -1,0 +1,12 @@
+#include "server/engine/kernels/instruction_set.h"
+
+namespace gatehouse {
+
+std::span<const InstructionSet> InstructionSets() {
+  static const InstructionSet kSets[] = {{"generic", true, GenericCpuOps}};
+  return kSets;
+}
+
+bool PrefersOneDnn() { return false; }
+
+}  // namespace gatehouse
