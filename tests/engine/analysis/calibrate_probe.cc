@@ -1,0 +1,130 @@
+// Calibrates a model without a server: reads a text or a file of token ids, writes the
+// calibration file and prints its figures.
+//
+//   calibrate_probe MODEL_DIRECTORY OUTPUT (--text FILE | --tokens FILE) [--NAME VALUE]...
+//
+// A token file holds little-endian int32 ids.  Options: --name, --corpus (a label),
+// --fit-tokens, --gate-tokens, --select-tokens, --report-tokens, --window-tokens,
+// --sink-positions, --seed.
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "server/base/clock.h"
+#include "server/base/digest.h"
+#include "server/base/files.h"
+#include "server/base/status_macros.h"
+#include "server/base/strings.h"
+#include "server/engine/analysis/calibrate.h"
+#include "server/tokenizer/tokenizer.h"
+
+namespace gatehouse {
+namespace {
+
+using Flags = std::map<std::string, std::string>;
+
+absl::StatusOr<int64_t> Number(const Flags& flags, const std::string& name, int64_t otherwise) {
+  const auto found = flags.find(name);
+  if (found == flags.end()) return otherwise;
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(found->second, &value)) {
+    return absl::InvalidArgumentError(StrCat(name, " is not a number: ", found->second));
+  }
+  return value;
+}
+
+std::string Text(const Flags& flags, const std::string& name) {
+  const auto found = flags.find(name);
+  return found == flags.end() ? "" : found->second;
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadTokens(const Flags& flags, const std::string& model, std::string& sha256) {
+  const bool text = flags.contains("--text");
+  GH_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(Text(flags, text ? "--text" : "--tokens")));
+  sha256 = Sha256Hex(bytes);
+  if (text) {
+    GH_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model + "/tokenizer.json"));
+    return tokenizer->Encode(bytes);
+  }
+  std::vector<int32_t> tokens(bytes.size() / sizeof(int32_t));
+  std::memcpy(tokens.data(), bytes.data(), tokens.size() * sizeof(int32_t));
+  return tokens;
+}
+
+absl::StatusOr<CalibrateOptions> ReadOptions(const Flags& flags) {
+  CalibrateOptions options;
+  options.name = Text(flags, "--name");
+  options.corpus = Text(flags, "--corpus");
+  GH_ASSIGN_OR_RETURN(options.fit_tokens, Number(flags, "--fit-tokens", 0));
+  GH_ASSIGN_OR_RETURN(options.gate_tokens, Number(flags, "--gate-tokens", 0));
+  GH_ASSIGN_OR_RETURN(options.select_tokens, Number(flags, "--select-tokens", 0));
+  GH_ASSIGN_OR_RETURN(options.report_tokens, Number(flags, "--report-tokens", 0));
+  GH_ASSIGN_OR_RETURN(options.window_tokens, Number(flags, "--window-tokens", 0));
+  GH_ASSIGN_OR_RETURN(options.sink_positions, Number(flags, "--sink-positions", options.sink_positions));
+  GH_ASSIGN_OR_RETURN(options.seed, Number(flags, "--seed", 0));
+  return options;
+}
+
+void PrintNeurons(const char* kind, const std::vector<NeuronFinding>& findings, double null, double random) {
+  std::printf("    %-9s null %.2f random %g:", kind, null, random);
+  for (const NeuronFinding& finding : findings) {
+    std::printf(" %d (%.2f, %+.2f)", finding.neuron, finding.base_rate, finding.rate_difference);
+  }
+  std::printf("\n");
+}
+
+void Print(const CalibrationInfo& info) {
+  for (size_t i = 0; i < info.layers.size(); ++i) {
+    const LayerCalibration& layer = info.layers[i];
+    std::printf(
+        "layer %zu: R2 %.4f (with sinks %.4f), cost %+.3f%% (with sinks %+.3f%%)%s, gate %.1f%% linear at %+.3f%%\n", i,
+        layer.surrogate_r2, layer.surrogate_r2_with_sinks, 100 * layer.linear_cost, 100 * layer.linear_cost_with_sinks,
+        layer.gateable ? ", gateable" : "", 100 * layer.gate_linear_fraction, 100 * layer.gate_cost);
+    std::printf("    score p25 %.4f p50 %.4f p70 %.4f p95 %.4f\n", layer.p25, layer.p50, layer.p70, layer.p95);
+    PrintNeurons("consensus", layer.consensus, layer.consensus_null, layer.consensus_random);
+    PrintNeurons("exception", layer.exception, layer.exception_null, layer.exception_random);
+    PrintNeurons("gateway", layer.gateway, layer.gateway_null, layer.gateway_random);
+  }
+}
+
+absl::Status Run(const std::string& directory, const std::string& output, const Flags& flags) {
+  GH_ASSIGN_OR_RETURN(CalibrateOptions options, ReadOptions(flags));
+  GH_ASSIGN_OR_RETURN(const ModelWeights model, LoadModelWeights(directory, at::kFloat, at::kCPU));
+  GH_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(flags, directory, options.corpus_sha256));
+  const double start = MonotonicSeconds();
+  const std::atomic<bool> cancelled{false};
+  const ProgressFn progress = [](double fraction, std::string_view stage) {
+    std::fprintf(stderr, "\r%5.1f%% %-40.*s", 100 * fraction, static_cast<int>(stage.size()), stage.data());
+  };
+  GH_ASSIGN_OR_RETURN(const CalibrationData data, Calibrate(model, options, tokens, progress, cancelled));
+  std::fprintf(stderr, "\n");
+  GH_RETURN_IF_ERROR(WriteCalibrationFile(output, data));
+  Print(data.info);
+  std::printf("%zu tokens of corpus sha256:%s; fit %lld, gate %lld, select %lld, report %lld; %.1f s\n", tokens.size(),
+              options.corpus_sha256.c_str(), static_cast<long long>(data.info.fit_tokens),
+              static_cast<long long>(data.info.gate_tokens), static_cast<long long>(data.info.select_tokens),
+              static_cast<long long>(data.info.report_tokens), MonotonicSeconds() - start);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace gatehouse
+
+int main(int argc, char** argv) {
+  gatehouse::Flags flags;
+  for (int i = 3; i + 1 < argc; i += 2) flags[argv[i]] = argv[i + 1];
+  if (argc < 5 || argc % 2 == 0 || flags.contains("--text") == flags.contains("--tokens")) {
+    std::fprintf(stderr,
+                 "usage: calibrate_probe MODEL_DIRECTORY OUTPUT (--text FILE | --tokens FILE) [--NAME VALUE]...\n");
+    return 2;
+  }
+  const absl::Status status = gatehouse::Run(argv[1], argv[2], flags);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}

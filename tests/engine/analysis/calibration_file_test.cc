@@ -1,0 +1,310 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+
+#include "server/base/digest.h"
+#include "server/base/files.h"
+#include "server/engine/gating/calibration_description.h"
+#include "server/engine/gating/loaded_calibration.h"
+#include "server/engine/model/safetensors.h"
+#include "tests/support/status_matchers.h"
+
+namespace gatehouse {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+using Json = nlohmann::json;
+
+constexpr int kLayers = 3, kModel = 8, kMlp = 20;
+
+ModelWeights Model() {
+  ModelWeights model;
+  model.config.layers = kLayers;
+  model.config.d_model = kModel;
+  model.config.d_mlp = kMlp;
+  model.config.context = 32;
+  model.fingerprint = "sha256:model";
+  model.token_embedding = at::zeros({4, kModel});
+  return model;
+}
+
+CalibrationData Data() {
+  at::manual_seed(1);
+  CalibrationData data;
+  data.info.name = "name with \"quotes\" and é";
+  data.info.model_fingerprint = "sha256:model";
+  data.info.created = "2026-01-02T03:04:05Z";
+  data.info.corpus = "corpus";
+  data.info.corpus_sha256 = "cafe";
+  data.info.fit_tokens = 1;
+  data.info.gate_tokens = 2;
+  data.info.select_tokens = 3;
+  data.info.report_tokens = 4;
+  data.info.window_tokens = 32;
+  data.info.sink_positions = 5;
+  data.info.gateable_cost_limit = 0.03;
+  data.info.ridge = 0.5;
+  data.info.seed = std::numeric_limits<uint64_t>::max();
+  data.info.dtype = "float32";
+  for (int i = 0; i < kLayers; ++i) {
+    data.layers.push_back({at::randn({kModel, kModel}), at::randn({kModel}), at::randn({kModel}), at::randn({1})});
+    LayerCalibration layer;
+    layer.linear_cost = 0.01 * i;
+    layer.linear_cost_with_sinks = 0.1;
+    layer.surrogate_r2 = -0.25;
+    layer.surrogate_r2_with_sinks = 0.5;
+    layer.gateable = i == 1;
+    layer.gate_linear_fraction = 0.4;
+    layer.gate_cost = -0.001;
+    layer.p25 = 1;
+    layer.p50 = 2;
+    layer.p70 = 3;
+    layer.p95 = 4;
+    layer.consensus = {{kMlp - 1, 0.9, -0.8}, {0, 0.7, -0.5}};
+    layer.exception = {{7, 0.1, 0.6}};
+    layer.consensus_null = 0.05;
+    layer.gateway_random = 2;
+    data.info.layers.push_back(layer);
+  }
+  return data;
+}
+
+std::string Path(const std::string& name) {
+  return ::testing::TempDir() + "/" + ::testing::UnitTest::GetInstance()->current_test_info()->name() + "-" + name;
+}
+
+std::map<std::string, at::Tensor> Tensors(const CalibrationData& data) {
+  std::map<std::string, at::Tensor> tensors;
+  for (size_t i = 0; i < data.layers.size(); ++i) {
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    tensors[prefix + "surrogate.weight"] = data.layers[i].surrogate_weight;
+    tensors[prefix + "surrogate.bias"] = data.layers[i].surrogate_bias;
+    tensors[prefix + "gate.weight"] = data.layers[i].gate_weight;
+    tensors[prefix + "gate.bias"] = data.layers[i].gate_bias;
+  }
+  return tensors;
+}
+
+// Writes a file as a researcher would and reads it.
+absl::StatusOr<CalibrationData> WriteAndRead(const std::map<std::string, at::Tensor>& tensors,
+                                             const std::map<std::string, std::string>& metadata) {
+  const std::string path = Path("by-hand.safetensors");
+  EXPECT_TRUE(WriteSafetensors(path, tensors, metadata).ok());
+  return ReadCalibrationFile(path, Model());
+}
+
+TEST(CalibrationFile, ComesBackAsItWasWritten) {
+  const std::string path = Path("round.safetensors");
+  const CalibrationData data = Data();
+  ASSERT_TRUE(WriteCalibrationFile(path, data).ok());
+  const auto read = ReadCalibrationFile(path, Model());
+  ASSERT_TRUE(read.ok()) << read.status();
+  for (int i = 0; i < kLayers; ++i) {
+    EXPECT_TRUE(at::equal(read->layers[i].surrogate_weight, data.layers[i].surrogate_weight));
+    EXPECT_TRUE(at::equal(read->layers[i].surrogate_bias, data.layers[i].surrogate_bias));
+    EXPECT_TRUE(at::equal(read->layers[i].gate_weight, data.layers[i].gate_weight));
+    EXPECT_TRUE(at::equal(read->layers[i].gate_bias, data.layers[i].gate_bias));
+  }
+  // The metadata holds every field of the description but the fingerprint.
+  EXPECT_EQ(CalibrationMetadata(read->info), CalibrationMetadata(data.info));
+  EXPECT_EQ(read->info.seed, data.info.seed);
+  EXPECT_EQ(read->info.name, data.info.name);
+  EXPECT_EQ(read->info.layers[0].consensus[0].neuron, kMlp - 1);
+  EXPECT_EQ(read->info.layers[2].surrogate_r2, -0.25);
+  EXPECT_FALSE(read->info.layers[0].gateable);
+  EXPECT_TRUE(read->info.layers[1].gateable);
+}
+
+TEST(CalibrationFile, HasTheFingerprintOfItsBytes) {
+  const std::string path = Path("finger.safetensors");
+  ASSERT_TRUE(WriteCalibrationFile(path, Data()).ok());
+  const auto read = ReadCalibrationFile(path, Model());
+  const auto info = ReadCalibrationFileInfo(path);
+  const auto bytes = ReadFile(path);
+  ASSERT_TRUE(read.ok() && info.ok() && bytes.ok());
+  EXPECT_EQ(info->fingerprint, "sha256:" + Sha256Hex(*bytes));
+  EXPECT_EQ(read->info.fingerprint, info->fingerprint);
+  EXPECT_EQ(CalibrationMetadata(*info), CalibrationMetadata(read->info));
+}
+
+TEST(CalibrationFile, WrittenByHandMayLeaveOutAllThatDescribesIt) {
+  const std::map<std::string, std::string> metadata = {
+      {"format", "gatehouse.calibration"}, {"version", "1"}, {"model_fingerprint", "sha256:model"}};
+  std::map<std::string, at::Tensor> tensors = Tensors(Data());
+  tensors["layers.1.surrogate.weight"] = tensors["layers.1.surrogate.weight"].to(at::kDouble);
+  tensors["layers.2.gate.weight"] = tensors["layers.2.gate.weight"].to(at::kBFloat16);
+  const auto read = WriteAndRead(tensors, metadata);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->layers[1].surrogate_weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(read->layers[2].gate_weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(read->info.sink_positions, 4);
+  ASSERT_EQ(read->info.layers.size(), 3u);
+  for (const LayerCalibration& layer : read->info.layers) EXPECT_TRUE(layer.gateable);
+
+  // A cost that is given decides, unless gateable says otherwise.
+  auto with_costs = metadata;
+  with_costs["calibration"] =
+      R"({"gateable_cost_limit": 0.02, "layers": [{"linear_cost": 0.01}, {"linear_cost": 0.03},
+          {"linear_cost": 0.5, "gateable": true}]})";
+  const auto costs = WriteAndRead(tensors, with_costs);
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  EXPECT_TRUE(costs->info.layers[0].gateable);
+  EXPECT_FALSE(costs->info.layers[1].gateable);
+  EXPECT_TRUE(costs->info.layers[2].gateable);
+}
+
+TEST(CalibrationFile, OfAnotherModelIsRefused) {
+  const std::string path = Path("other.safetensors");
+  CalibrationData data = Data();
+  data.info.model_fingerprint = "sha256:another";
+  data.layers.pop_back();
+  data.info.layers.pop_back();
+  ASSERT_TRUE(WriteCalibrationFile(path, data).ok());
+  EXPECT_THAT(
+      ReadCalibrationFile(path, Model()),
+      StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("sha256:another"), HasSubstr("sha256:model"))));
+  EXPECT_TRUE(ReadCalibrationFileInfo(path).ok());
+}
+
+TEST(CalibrationFile, ThatIsNotThereIsNotFound) {
+  EXPECT_THAT(ReadCalibrationFile(Path("none"), Model()), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+  EXPECT_THAT(ReadCalibrationFileInfo(Path("none")), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+}
+
+TEST(CalibrationFile, WithAWrongTensorIsRefusedByTheTensorsName) {
+  const auto refuses = [](const std::function<void(std::map<std::string, at::Tensor>&)>& damage, const char* name) {
+    std::map<std::string, at::Tensor> tensors = Tensors(Data());
+    damage(tensors);
+    EXPECT_THAT(WriteAndRead(tensors, CalibrationMetadata(Data().info)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
+  };
+  refuses([](auto& t) { t.erase("layers.1.gate.bias"); }, "layers.1.gate.bias");
+  refuses(
+      [](auto& t) {
+        t["layers.0.surrogate.weight"] = at::zeros({kModel, kModel + 1});
+      },
+      "layers.0.surrogate.weight");
+  refuses([](auto& t) { t["layers.0.gate.weight"] = at::zeros({kModel, 1}); }, "layers.0.gate.weight");
+  refuses([](auto& t) { t["layers.2.gate.bias"] = at::zeros({2}); }, "layers.2.gate.bias");
+  refuses([](auto& t) { t["layers.2.gate.bias"] = at::zeros({1}, at::kLong); }, "layers.2.gate.bias");
+  refuses([](auto& t) { t["layers.0.surrogate.bias"][3] = std::nan(""); }, "layers.0.surrogate.bias");
+  refuses([](auto& t) { t["layers.0.surrogate.bias"] = at::full({kModel}, 1e300, at::kDouble); },
+          "layers.0.surrogate.bias");
+  refuses([](auto& t) { t["layers.2.gate.weight"][0] = -std::numeric_limits<float>::infinity(); },
+          "layers.2.gate.weight");
+  refuses([](auto& t) { t["extra"] = at::zeros({1}); }, "extra");
+  refuses([](auto& t) { t["layers.01.gate.bias"] = at::zeros({1}); }, "layers.01.gate.bias");
+  refuses([](auto& t) { t["layers.-1.gate.bias"] = at::zeros({1}); }, "layers.-1.gate.bias");
+  refuses([](auto& t) { t["layers.99999999999.gate.bias"] = at::zeros({1}); }, "layers.99999999999.gate.bias");
+  refuses([](auto& t) { t["layers.7.gate.bias"] = at::zeros({1}); }, "layers.3.surrogate.weight is missing");
+  refuses([](auto& t) { t.clear(); }, "no tensors");
+}
+
+TEST(CalibrationFile, WithAWrongDescriptionIsRefusedByTheKey) {
+  const auto refuses = [](const std::function<void(Json&)>& damage, const char* key) {
+    std::map<std::string, std::string> metadata = CalibrationMetadata(Data().info);
+    Json description = Json::parse(metadata["calibration"]);
+    damage(description);
+    metadata["calibration"] = description.dump();
+    EXPECT_THAT(WriteAndRead(Tensors(Data()), metadata), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+  };
+  refuses([](Json& j) { j = 3; }, "calibration is not a JSON object");
+  refuses([](Json& j) { j["name"] = 3; }, "calibration.name");
+  refuses([](Json& j) { j["sink_positions"] = -1; }, "calibration.sink_positions");
+  refuses([](Json& j) { j["sink_positions"] = 33; }, "calibration.sink_positions");
+  refuses([](Json& j) { j["sink_positions"] = 1.5; }, "calibration.sink_positions");
+  refuses([](Json& j) { j["window_tokens"] = uint64_t{1} << 63; }, "calibration.window_tokens");
+  refuses([](Json& j) { j["seed"] = -1; }, "calibration.seed");
+  refuses([](Json& j) { j["gateable_cost_limit"] = "much"; }, "calibration.gateable_cost_limit");
+  refuses([](Json& j) { j["layers"] = Json::object(); }, "calibration.layers");
+  refuses([](Json& j) { j["layers"].push_back(Json::object()); }, "calibration.layers has 4");
+  refuses([](Json& j) { j["layers"][1] = "x"; }, "calibration.layers[1]");
+  refuses([](Json& j) { j["layers"][1]["linear_cost"] = nullptr; }, "calibration.layers[1].linear_cost");
+  refuses([](Json& j) { j["layers"][2]["gateable"] = 1; }, "calibration.layers[2].gateable");
+  refuses([](Json& j) { j["layers"][0]["consensus"] = 1; }, "calibration.layers[0].consensus");
+  refuses([](Json& j) { j["layers"][0]["consensus"][0]["neuron"] = kMlp; }, "layers[0] names neuron 20");
+  refuses([](Json& j) { j["layers"][0]["consensus"][0]["neuron"] = -1; }, "neuron");
+  refuses([](Json& j) { j["layers"][0]["consensus"][0]["neuron"] = 0; }, "names neuron 0 twice");
+  refuses([](Json& j) { j["layers"][0]["consensus"][0].erase("neuron"); }, "without neuron");
+  refuses([](Json& j) { j["layers"][0]["consensus"][0]["base_rate"] = 1.5; }, "base_rate");
+  refuses([](Json& j) { j["layers"][0]["exception"][0]["what"] = 1; }, "what");
+  refuses([](Json& j) { j["layers"][0]["exception"][0] = 7; }, "calibration.layers[0].exception");
+  refuses([](Json& j) { j["layers"][0]["gatable"] = true; }, "calibration.layers[0].gatable");
+  refuses([](Json& j) { j["colour"] = "red"; }, "calibration.colour");
+  refuses(
+      [](Json& j) {
+        for (int i = 0; i < 65; ++i) j["layers"][0]["gateway"].push_back({{"neuron", i}});
+      },
+      "at most 64");
+}
+
+TEST(CalibrationFile, WithWrongMetadataIsRefusedByTheKey) {
+  const auto refuses = [](const std::function<void(std::map<std::string, std::string>&)>& damage, const char* key) {
+    std::map<std::string, std::string> metadata = CalibrationMetadata(Data().info);
+    damage(metadata);
+    EXPECT_THAT(WriteAndRead(Tensors(Data()), metadata), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+  };
+  refuses([](auto& m) { m.erase("format"); }, "format");
+  refuses([](auto& m) { m["format"] = "pt"; }, "format");
+  refuses([](auto& m) { m["version"] = "2"; }, "version");
+  refuses([](auto& m) { m.erase("version"); }, "version");
+  refuses([](auto& m) { m.erase("model_fingerprint"); }, "model_fingerprint");
+  refuses([](auto& m) { m["calibration"] = "{"; }, "calibration");
+  refuses([](auto& m) { m["calibration"] = std::string(100'000, '['); }, "calibration");
+}
+
+// Whatever happens to a file, reading it ends in a status or in a calibration whose every
+// number is finite and whose every index is in range.
+TEST(CalibrationFile, NeverBreaksTheReaderHoweverItIsDamaged) {
+  const std::string path = Path("mutant.safetensors");
+  ASSERT_TRUE(WriteCalibrationFile(path, Data()).ok());
+  const std::string good = *ReadFile(path);
+  std::mt19937 random(17);
+  int refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string bytes = good;
+    if (round % 4 == 0) {
+      bytes.resize(random() % bytes.size());
+    } else {
+      const size_t reach = round % 4 == 1 ? bytes.size() : 4000;  // most of it in the header
+      for (uint32_t i = 0; i <= random() % 4; ++i) bytes[random() % reach] = static_cast<char>(random());
+    }
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    const auto read = ReadCalibrationFile(path, Model());
+    if (!read.ok()) {
+      ++refused;
+      continue;
+    }
+    for (const auto& [name, tensor] : Tensors(*read)) ASSERT_TRUE(tensor.isfinite().all().item<bool>()) << name;
+    for (const LayerCalibration& layer : read->info.layers) {
+      for (const NeuronFinding& finding : layer.consensus) ASSERT_TRUE(finding.neuron >= 0 && finding.neuron < kMlp);
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(CalibrationFile, IsPlacedInTheModelsDtype) {
+  ModelWeights model = Model();
+  model.token_embedding = model.token_embedding.to(at::kBFloat16);
+  const CalibrationData data = Data();
+  const auto placed = PlaceCalibration(data, model);
+  const LoadedCalibration::Layer& layer = placed->layer(1);
+  EXPECT_EQ(layer.surrogate.weight.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(layer.surrogate.bias.scalar_type(), at::kFloat);
+  EXPECT_EQ(layer.gate_bias, data.layers[1].gate_bias.item<float>());
+  EXPECT_TRUE(at::equal(layer.consensus_rows, at::tensor({kMlp - 1, 0}, at::kLong)));
+  EXPECT_TRUE(at::equal(layer.exception_rows, at::tensor({7}, at::kLong)));
+  EXPECT_EQ(&LoadedCalibration::From(*placed), placed.get());
+}
+
+}  // namespace
+}  // namespace gatehouse
