@@ -16,8 +16,10 @@ namespace {
 std::string FirstLine(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 absl::Status FromMessage(std::string_view message) {
-  if (message.find("out of memory") != message.npos || message.find("not enough memory") != message.npos) {
-    return absl::ResourceExhaustedError(StrCat("out of memory: ", FirstLine(message)));
+  for (const std::string_view sign : {"out of memory", "not enough memory", "can't allocate memory"}) {
+    if (message.find(sign) != message.npos) {
+      return absl::ResourceExhaustedError(StrCat("out of memory: ", FirstLine(message)));
+    }
   }
   return absl::InternalError(FirstLine(message));
 }

@@ -4,7 +4,6 @@
 #include <c10/core/TensorOptions.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -21,6 +20,9 @@ uint32_t GenerationOf(SequenceId id) { return static_cast<uint32_t>(static_cast<
 
 absl::Status NotOpen() { return absl::InvalidArgumentError("the sequence is not open"); }
 
+// More than any model's sequences need, and few enough that the list of free ones is small.
+constexpr int64_t kMaxPages = int64_t{1} << 22;
+
 int PagesFor(int tokens) { return (tokens + KvCache::kPageTokens - 1) / KvCache::kPageTokens; }
 
 }  // namespace
@@ -29,7 +31,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
                                                          at::Device device, int64_t bytes) {
   const int64_t page_elements = int64_t{kPageTokens} * config.kv_heads * config.head_dim;
   const int64_t page_bytes = 2 * config.layers * page_elements * static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t pages = std::min<int64_t>(bytes / page_bytes, std::numeric_limits<int32_t>::max());
+  const int64_t pages = std::min(bytes / page_bytes, kMaxPages);
   if (pages < 1) {
     return absl::InvalidArgumentError(StrCat("kv_bytes is ", bytes, ", must be at least one page, ", page_bytes));
   }
