@@ -321,6 +321,7 @@ absl::StatusOr<std::vector<v1::Operation>> GrpcClient::ListOperations(size_t lim
     for (v1::Operation& operation : *page->mutable_operations()) operations.push_back(std::move(operation));
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty() && (limit == 0 || operations.size() < limit));
+  if (limit != 0 && operations.size() > limit) operations.resize(limit);
   return operations;
 }
 

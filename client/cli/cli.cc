@@ -111,8 +111,9 @@ int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal
   return fail(exit_code.status(), ExitCodeOf(exit_code.status()));
 }
 
-// What to do about a failure; empty where nothing better than the message is known.
+// What to do about a failure; empty where the message says it, or nothing better is known.
 std::string Hint(const absl::Status& status, const std::string& reason, const std::string& model) {
+  if (status.message().find("`gatehouse ") != absl::string_view::npos) return "";
   if (reason == "MODEL_NOT_FOUND") return "`gatehouse models` lists those there are";
   if (reason == "NOT_CALIBRATED") return "run `gatehouse calibrate --model " + model + " --corpus FILE` first";
   if (reason == "CALIBRATION_NOT_FOUND") return "`gatehouse models " + model + "` lists those there are";
@@ -133,7 +134,10 @@ std::string DescribeError(const absl::Status& status, const std::string& server,
   const std::string message = OneLine(std::string(status.message()));
   const std::string reason = client::ErrorReason(status);
   if (absl::IsUnavailable(status) && reason.empty()) {
-    return "no server answers at " + OneLine(server) + " (" + message +
+    // gRPC wraps the cause in several layers; the last one says it.
+    const size_t cause = message.rfind(": ");
+    return "no server answers at " + OneLine(server) + " (" +
+           (cause == std::string::npos ? message : message.substr(cause + 2)) +
            "): start one with `gatehouse-server --listen " + OneLine(server) + "`, or name another with --server";
   }
   if (absl::IsDeadlineExceeded(status) && reason.empty()) return "--timeout passed before the server was done";

@@ -1,9 +1,9 @@
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <optional>
 
-#include "client/cli/flags.h"
+#include "client/cli/analysis.h"
 #include "client/cli/heat.h"
 #include "client/cli/render.h"
 #include "client/cli/session.h"
@@ -22,40 +22,6 @@ Examples:
   gatehouse consensus -m novella-gpt2-7m --text "Call me Ishmael." --json | jq '.texts[0].tokens[4].consensus')";
 
 constexpr int kNormBar = 12;  // columns
-
-using Tokens = std::vector<v1::TokenInsight>;
-
-struct ConsensusCommand {
-  std::string model;
-  InputFlags input{{}};
-  GatingFlags gating;
-  std::optional<uint32_t> layer;
-  bool raw = false;
-
-  void Declare(CLI::App& app);
-  v1::TraceConsensusRequest Build(std::istream& in) const;
-  absl::StatusOr<int> Run(Session& session, const v1::TraceConsensusRequest& request) const;
-  absl::Status PrintText(const Terminal& terminal, const v1::ConsensusStart& start,
-                         const std::vector<Tokens>& texts) const;
-  void PrintJson(Session& session, const v1::ConsensusStart& start, const std::vector<Tokens>& texts,
-                 const v1::AnalysisSummary& summary) const;
-};
-
-void ConsensusCommand::Declare(CLI::App& app) {
-  AddModelFlag(app, model);
-  input.Add(app);
-  gating.Add(app);
-  app.add_option("--layer", layer, "The layer whose tokens are listed")->group("Output");
-  app.add_flag("--raw", raw, "JSON: add each token's exact bytes in base64")->group("Output");
-}
-
-v1::TraceConsensusRequest ConsensusCommand::Build(std::istream& in) const {
-  v1::TraceConsensusRequest request;
-  request.set_model(model);
-  for (v1::TextInput& text : input.Build(in)) *request.add_inputs() = std::move(text);
-  *request.mutable_gating() = gating.Build();
-  return request;
-}
 
 const v1::LayerConsensus* ConsensusAt(const v1::TokenInsight& token, uint32_t layer) {
   const auto found = std::find_if(token.consensus().begin(), token.consensus().end(),
@@ -94,7 +60,7 @@ double NormAt(const v1::TokenInsight& token, size_t layer) {
   return static_cast<int>(layer) < token.output_norm_size() ? token.output_norm(static_cast<int>(layer)) : std::nan("");
 }
 
-void PrintTokens(const Terminal& terminal, const Tokens& tokens, const v1::LayerNeurons& neurons) {
+void PrintTokens(const Terminal& terminal, const InsightList& tokens, const v1::LayerNeurons& neurons) {
   const uint32_t layer = neurons.layer();
   double largest = 0;
   for (const auto& token : tokens) {
@@ -131,91 +97,30 @@ std::string NeuronList(const google::protobuf::RepeatedField<uint32_t>& neurons)
   return list.empty() ? "none" : list;
 }
 
-absl::Status ConsensusCommand::PrintText(const Terminal& terminal, const v1::ConsensusStart& start,
-                                         const std::vector<Tokens>& texts) const {
-  if (start.layers().empty()) return absl::OkStatus();
-  if (layer.has_value() && *layer >= static_cast<uint32_t>(start.layers_size())) {
-    return absl::InvalidArgumentError("--layer " + std::to_string(*layer) + " is not in [0, " +
-                                      std::to_string(start.layers_size()) + ")");
-  }
+void Show(const Terminal& terminal, const Analysis<v1::ConsensusStart>& analysis, std::optional<uint32_t> layer) {
+  const v1::ConsensusStart& start = analysis.start;
   const v1::LayerNeurons& shown = layer.has_value() ? start.layers(static_cast<int>(*layer)) : RichestLayer(start);
   std::vector<int> sizes;
   for (const auto& neurons : start.layers()) sizes.push_back(neurons.consensus_size());
-  for (size_t i = 0; i < texts.size(); ++i) {
+  for (size_t i = 0; i < analysis.texts.size(); ++i) {
     if (i > 0) terminal.out << "\n";
-    std::string title = "Consensus at layer " + std::to_string(shown.layer());
-    if (texts.size() > 1) title += ", text " + std::to_string(i + 1) + " of " + std::to_string(texts.size());
-    terminal.out << terminal.Paint(kBold, title) << "\n"
+    terminal.out << terminal.Paint(kBold, AnalysisTitle("Consensus", shown.layer(), i, analysis.texts.size())) << "\n"
                  << terminal.Paint(kDim, "consensus neurons " + NeuronList(shown.consensus()) + " · exception " +
                                              NeuronList(shown.exception()))
                  << "\n";
-    PrintTokens(terminal, texts[i], shown);
+    PrintTokens(terminal, analysis.texts[i], shown);
     terminal.out << "\n" << terminal.Paint(kBold, "Layers × tokens") << "\n";
-    PrintConsensusMap(terminal, texts[i], sizes);
+    PrintConsensusMap(terminal, analysis.texts[i], sizes);
   }
-  return absl::OkStatus();
-}
-
-void ConsensusCommand::PrintJson(Session& session, const v1::ConsensusStart& start, const std::vector<Tokens>& texts,
-                                 const v1::AnalysisSummary& summary) const {
-  Json json = {{"model", model}, {"calibration", start.calibration()}};
-  json["layers"] = Json::array();
-  for (const auto& neurons : start.layers()) json["layers"].push_back(ToJson(neurons));
-  json["texts"] = Json::array();
-  for (const Tokens& tokens : texts) {
-    Json list = Json::array();
-    for (const auto& token : tokens) list.push_back(ToJson(token, raw));
-    json["texts"].push_back(Json{{"tokens", std::move(list)}});
-  }
-  json["token_count"] = summary.tokens();
-  json["routing"] = ToJson(summary.routing());
-  json["timing"] = {{"seconds", Number(summary.seconds())}};
-  session.Print(json);
-}
-
-absl::StatusOr<int> ConsensusCommand::Run(Session& session, const v1::TraceConsensusRequest& request) const {
-  v1::ConsensusStart start;
-  std::vector<Tokens> texts(static_cast<size_t>(request.inputs_size()));
-  const auto summary =
-      session.client.TraceConsensus(request,
-                                    {.on_start =
-                                         [&](const v1::ConsensusStart& event) {
-                                           start = event;
-                                           return true;
-                                         },
-                                     .on_tokens =
-                                         [&](const v1::InsightTokens& more) {
-                                           if (more.input() >= texts.size()) return false;
-                                           Tokens& text = texts[more.input()];
-                                           text.insert(text.end(), more.tokens().begin(), more.tokens().end());
-                                           return true;
-                                         }},
-                                    session.call);
-  if (!summary.ok()) return summary.status();
-  if (session.json) {
-    PrintJson(session, start, texts, *summary);
-    return kExitOk;
-  }
-  if (absl::Status status = PrintText(session.terminal, start, texts); !status.ok()) return status;
-  const Terminal& terminal = session.terminal;
-  terminal.err << terminal.PaintError(kDim,
-                                      Joined({Count(summary->tokens(), "token"), Fixed(summary->seconds(), 2) + " s",
-                                              "calibration " + OneLine(start.calibration())}))
-               << "\n";
-  PrintNotes(terminal, summary->routing());
-  return kExitOk;
 }
 
 }  // namespace
 
 void AddConsensus(CLI::App& app, std::istream& in, Action& action) {
-  auto command = std::make_shared<ConsensusCommand>();
   CLI::App* sub = app.add_subcommand("consensus", "Show which consensus and exception neurons fire at each token");
-  command->Declare(*sub);
   sub->footer(kExamples);
-  sub->callback([command, &in, &action] {
-    action = [command, request = command->Build(in)](Session& session) { return command->Run(session, request); };
-  });
+  AddAnalysis<v1::TraceConsensusRequest, v1::ConsensusStart>(sub, in, action, "The layer whose tokens are listed",
+                                                             &client::Client::TraceConsensus, Show);
 }
 
 }  // namespace gatehouse::cli

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "client/cli/parse.h"
 
@@ -11,12 +12,15 @@ namespace gatehouse::cli {
 
 std::string ReadFile(const char* flag, const std::string& path, std::istream& in) {
   if (path == "-") return {std::istreambuf_iterator<char>(in), {}};
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
-  std::string text;
-  // A directory opens and then cannot be read.
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file || file.bad()) throw CLI::ValidationError(flag, "cannot read " + path + ": " + std::strerror(errno));
-  return text;
+  std::ostringstream text;
+  // Stops without a character in an empty file; a directory opens, and fails here.
+  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (!file.is_open() || file.bad()) {
+    throw CLI::ValidationError(flag, "cannot read " + path + ": " + std::strerror(errno));
+  }
+  return text.str();
 }
 
 CLI::Option* AddRepeatable(CLI::App& app, const char* flag, std::vector<std::string>& values, const char* help) {

@@ -1,0 +1,371 @@
+#include "client/client.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <sstream>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "client/errors.h"
+#include "tests/client/fake_server.h"
+#include "tests/support/status_matchers.h"
+
+namespace gatehouse::client {
+namespace {
+
+using ::gatehouse::testing::FakeHandlers;
+using ::gatehouse::testing::FakeServer;
+using ::gatehouse::testing::FakeStatus;
+using ::gatehouse::testing::StatusIs;
+using ::testing::_;
+using ::testing::HasSubstr;
+
+constexpr int kInvalidArgument = 3, kUnavailable = 14;
+
+std::unique_ptr<Client> ClientOf(const FakeServer& server, int attempts = 4) {
+  ClientOptions options;
+  options.server = server.address();
+  options.attempts = attempts;
+  return *Client::Create(options);
+}
+
+v1::GenerateRequest Request(const std::string& prompt) {
+  v1::GenerateRequest request;
+  request.set_model("m");
+  request.mutable_prompt()->set_text(prompt);
+  return request;
+}
+
+v1::GenerateResponse Token(int id, const std::string& text) {
+  v1::GenerateResponse response;
+  response.mutable_token()->set_id(id);
+  response.mutable_token()->set_text(text);
+  return response;
+}
+
+v1::GenerateResponse Summary() {
+  v1::GenerateResponse response;
+  response.mutable_summary()->set_finish_reason(v1::FINISH_REASON_LENGTH);
+  return response;
+}
+
+v1::Operation OperationIn(v1::OperationState state) {
+  v1::Operation operation;
+  operation.set_name("operations/r/1");
+  operation.set_state(state);
+  return operation;
+}
+
+TEST(Client, HearsEveryEventInOrderAndReturnsTheSummary) {
+  FakeHandlers handlers;
+  handlers.generate = [](const v1::GenerateRequest& request, const auto& stream) {
+    v1::GenerateResponse start;
+    start.mutable_start()->set_prompt_tokens(static_cast<uint32_t>(request.prompt().text().size()));
+    stream.write(start);
+    stream.write(Token(1, "a"));
+    stream.write(Token(2, "b"));
+    stream.write(Summary());
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  std::string heard;
+  const auto summary = ClientOf(server)->Generate(Request("xyz"), {.on_start =
+                                                                       [&](const auto& start) {
+                                                                         heard += std::to_string(start.prompt_tokens());
+                                                                         return true;
+                                                                       },
+                                                                   .on_token =
+                                                                       [&](const auto& token) {
+                                                                         heard += token.text();
+                                                                         return true;
+                                                                       }});
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(heard, "3ab");
+}
+
+TEST(Client, SaysSoWhenAStreamEndsWithoutItsSummary) {
+  FakeHandlers handlers;
+  handlers.generate = [](const auto&, const auto& stream) {
+    stream.write(Token(1, "a"));
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  EXPECT_THAT(ClientOf(server)->Generate(Request("x"), {}),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("summary")));
+}
+
+TEST(Client, GivesTheServersCodeMessageAndReason) {
+  FakeHandlers handlers;
+  handlers.generate = [](const auto&, const auto&) {
+    return FakeStatus{kInvalidArgument, "prompt is empty", "EMPTY_INPUT"};
+  };
+  FakeServer server(handlers);
+  const auto summary = ClientOf(server)->Generate(Request(""), {});
+  EXPECT_THAT(summary, StatusIs(absl::StatusCode::kInvalidArgument, "prompt is empty"));
+  EXPECT_EQ(ErrorReason(summary.status()), "EMPTY_INPUT");
+  EXPECT_EQ(ErrorInfoOf(summary.status())->domain(), "gatehouse");
+}
+
+TEST(Client, RefusesTextThatIsNotUtf8BeforeSendingIt) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.generate = [&](const auto&, const auto&) {
+    ++calls;
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  v1::GenerateRequest request = Request("ab\xFF");
+  EXPECT_THAT(ClientOf(server)->Generate(request, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "prompt.text is not valid UTF-8 at byte 2"));
+  request = Request("fine");
+  request.mutable_stop()->add_strings("ok");
+  request.mutable_stop()->add_strings("\xC3");
+  EXPECT_THAT(ClientOf(server)->Generate(request, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "stop.strings[1] is not valid UTF-8 at byte 0"));
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(Client, TriesAgainWhereTheServerWasUnavailableBeforeItAnswered) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.generate = [&](const auto&, const auto& stream) {
+    if (++calls < 3) return FakeStatus{kUnavailable, "starting"};
+    stream.write(Summary());
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  EXPECT_TRUE(ClientOf(server)->Generate(Request("x"), {}).ok());
+  EXPECT_EQ(calls, 3);
+
+  calls = 0;
+  EXPECT_THAT(ClientOf(server, 1)->Generate(Request("x"), {}), StatusIs(absl::StatusCode::kUnavailable, "starting"));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Client, NeverRepeatsACallThatHadBegunToAnswer) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.generate = [&](const auto&, const auto& stream) {
+    ++calls;
+    stream.write(Token(1, "a"));
+    return FakeStatus{kUnavailable, "lost"};
+  };
+  FakeServer server(handlers);
+  std::string text;
+  const auto summary = ClientOf(server)->Generate(Request("x"), {.on_token = [&](const auto& token) {
+                                                    text += token.text();
+                                                    return true;
+                                                  }});
+  EXPECT_THAT(summary, StatusIs(absl::StatusCode::kUnavailable, "lost"));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(text, "a");
+}
+
+TEST(Client, NeverStartsAnOperationTwice) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.start_operation = [&](const auto&, auto&) {
+    ++calls;
+    return FakeStatus{kUnavailable, "lost"};
+  };
+  FakeServer server(handlers);
+  EXPECT_THAT(ClientOf(server)->StartOperation({}), StatusIs(absl::StatusCode::kUnavailable, "lost"));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Client, EndsACallAtItsDeadline) {
+  std::atomic<bool> ended = false;
+  FakeHandlers handlers;
+  handlers.generate = [&](const auto&, const auto& stream) {
+    while (!stream.cancelled()) std::this_thread::yield();
+    ended = true;
+    return FakeStatus{};
+  };
+  {
+    FakeServer server(handlers);
+    EXPECT_THAT(ClientOf(server)->Generate(Request("x"), {}, {.timeout = absl::Milliseconds(50)}),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+  }
+  EXPECT_TRUE(ended);  // the server heard of it
+}
+
+TEST(Client, EndsACallWhoseListenerHasHeardEnough) {
+  std::atomic<bool> ended = false;
+  FakeHandlers handlers;
+  handlers.generate = [&](const auto&, const auto& stream) {
+    while (!stream.cancelled()) stream.write(Token(1, "a"));
+    ended = true;
+    return FakeStatus{};
+  };
+  {
+    FakeServer server(handlers);
+    EXPECT_THAT(ClientOf(server)->Generate(Request("x"), {.on_token = [](const auto&) { return false; }}),
+                StatusIs(absl::StatusCode::kCancelled, _));
+  }
+  EXPECT_TRUE(ended);
+}
+
+TEST(Client, IsCancelledFromAnotherThreadAndRefusesLaterCalls) {
+  Canceller canceller;
+  FakeHandlers handlers;
+  handlers.generate = [&](const auto&, const auto& stream) {
+    stream.write(Token(1, "a"));
+    while (!stream.cancelled()) std::this_thread::yield();
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  const auto client = ClientOf(server);
+  std::thread canceling_thread;
+  const auto summary = client->Generate(Request("x"),
+                                        {.on_token =
+                                             [&](const auto&) {
+                                               canceling_thread = std::thread([&] { canceller.Cancel(); });
+                                               return true;
+                                             }},
+                                        {.canceller = &canceller});
+  canceling_thread.join();
+  EXPECT_THAT(summary, StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_THAT(client->Generate(Request("x"), {}, {.canceller = &canceller}), StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_TRUE(canceller.WaitFor(absl::InfiniteDuration()));
+}
+
+TEST(Client, UploadsATextInChunksWithItsNameInTheFirst) {
+  std::string data;
+  std::vector<std::string> names;
+  FakeHandlers handlers;
+  handlers.upload_corpus = [&](const auto& more, v1::UploadCorpusResponse& response) {
+    for (v1::UploadCorpusRequest chunk; more(chunk);) {
+      data += chunk.data();
+      names.push_back(chunk.display_name());
+    }
+    response.set_corpus("corpora/abc");
+    response.set_size_bytes(data.size());
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  std::string text = "x";
+  while (text.size() < 700000) text += "\u6b6a";  // characters are cut between chunks
+  std::istringstream in(text);
+  uint64_t last = 0;
+  const auto response = ClientOf(server)->UploadCorpus(in, "novel.txt", [&](uint64_t sent) {
+    EXPECT_GT(sent, last);
+    last = sent;
+    return true;
+  });
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->corpus(), "corpora/abc");
+  EXPECT_EQ(data, text);
+  EXPECT_EQ(last, text.size());
+  EXPECT_THAT(names, ::testing::ElementsAre("novel.txt", "", ""));
+}
+
+TEST(Client, StopsAnUploadAtTheFirstByteThatIsNotUtf8) {
+  FakeHandlers handlers;
+  handlers.upload_corpus = [&](const auto& more, auto&) {
+    for (v1::UploadCorpusRequest chunk; more(chunk);) {
+    }
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  std::istringstream bad(std::string(300000, 'a') + "\xFF");
+  EXPECT_THAT(ClientOf(server)->UploadCorpus(bad, "x", {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "the text is not valid UTF-8 at byte 300000"));
+  std::istringstream cut("abc\xE6\xAD");
+  EXPECT_THAT(ClientOf(server)->UploadCorpus(cut, "x", {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "the text is not valid UTF-8 at byte 3"));
+}
+
+TEST(Client, ReportsWhyTheServerEndedAnUpload) {
+  FakeHandlers handlers;
+  handlers.upload_corpus = [&](const auto& more, auto&) {
+    v1::UploadCorpusRequest chunk;
+    more(chunk);
+    return FakeStatus{8, "over the limit of 1 MiB", "UPLOAD_TOO_LARGE"};
+  };
+  FakeServer server(handlers);
+  std::istringstream in(std::string(8 << 20, 'a'));
+  const auto response = ClientOf(server)->UploadCorpus(in, "x", {});
+  EXPECT_THAT(response, StatusIs(absl::StatusCode::kResourceExhausted, "over the limit of 1 MiB"));
+  EXPECT_EQ(ErrorReason(response.status()), "UPLOAD_TOO_LARGE");
+}
+
+TEST(Client, WatchesOnWhenTheConnectionBreaks) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.watch_operation = [&](const v1::WatchOperationRequest& request, const auto& stream) {
+    EXPECT_EQ(request.name(), "operations/r/1");
+    v1::WatchOperationResponse response;
+    const bool first = ++calls == 1;
+    *response.mutable_operation() = OperationIn(first ? v1::OPERATION_STATE_RUNNING : v1::OPERATION_STATE_INTERRUPTED);
+    stream.write(response);
+    return first ? FakeStatus{kUnavailable, "lost"} : FakeStatus{};
+  };
+  FakeServer server(handlers);
+  int changes = 0;
+  const auto operation = ClientOf(server)->WatchOperation("operations/r/1", [&](const auto&) {
+    ++changes;
+    return true;
+  });
+  ASSERT_TRUE(operation.ok()) << operation.status();
+  EXPECT_EQ(operation->state(), v1::OPERATION_STATE_INTERRUPTED);
+  EXPECT_EQ(changes, 2);
+}
+
+TEST(Client, ListsAllPagesUpToALimit) {
+  FakeHandlers handlers;
+  handlers.list_operations = [](const v1::ListOperationsRequest& request, v1::ListOperationsResponse& response) {
+    for (int i = 0; i < 2; ++i) *response.add_operations() = OperationIn(v1::OPERATION_STATE_SUCCEEDED);
+    if (request.page_token() != "2") response.set_next_page_token(request.page_token() == "1" ? "2" : "1");
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  EXPECT_EQ(ClientOf(server)->ListOperations(0)->size(), 6u);
+  EXPECT_EQ(ClientOf(server)->ListOperations(3)->size(), 3u);
+}
+
+TEST(Client, FetchesAResultInChunks) {
+  FakeHandlers handlers;
+  handlers.fetch_result = [](const auto&, const auto& stream) {
+    for (const char* data : {"ab", "", "cd"}) {
+      v1::FetchResultResponse response;
+      response.set_data(data);
+      stream.write(response);
+    }
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  std::ostringstream out;
+  EXPECT_EQ(*ClientOf(server)->FetchResult("operations/r/1", out), 4u);
+  EXPECT_EQ(out.str(), "abcd");
+}
+
+TEST(Client, ReceivesMessagesOverFourMebibytes) {
+  FakeHandlers handlers;
+  handlers.fetch_result = [](const auto&, const auto& stream) {
+    v1::FetchResultResponse response;
+    response.set_data(std::string((4 << 20) + 1, 'a'));
+    stream.write(response);
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  std::ostringstream out;
+  EXPECT_EQ(*ClientOf(server)->FetchResult("operations/r/1", out), static_cast<uint64_t>((4 << 20) + 1));
+}
+
+TEST(Client, NamesTheOptionThatIsOutOfItsBounds) {
+  const auto create = [](auto change) {
+    ClientOptions options;
+    change(options);
+    return Client::Create(options).status();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(create([](auto& o) { o.server = ""; }), StatusIs(kInvalid, HasSubstr("server")));
+  EXPECT_THAT(create([](auto& o) { o.attempts = 0; }), StatusIs(kInvalid, HasSubstr("attempts must lie in [1, 5]")));
+  EXPECT_THAT(create([](auto& o) { o.max_message_bytes = -1; }), StatusIs(kInvalid, HasSubstr("max_message_bytes")));
+  EXPECT_THAT(create([](auto& o) { o.keepalive = absl::Seconds(1); }), StatusIs(kInvalid, HasSubstr("keepalive")));
+}
+
+}  // namespace
+}  // namespace gatehouse::client

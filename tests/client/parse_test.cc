@@ -1,0 +1,62 @@
+#include "client/cli/parse.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/support/status_matchers.h"
+
+namespace gatehouse::cli {
+namespace {
+
+using ::gatehouse::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(ParseLayers, TakesNumbersAndRangesInAnyOrderOnce) {
+  EXPECT_THAT(*ParseLayers("3,5-8"), ElementsAre(3, 5, 6, 7, 8));
+  EXPECT_THAT(*ParseLayers("8,5-6, 6"), ElementsAre(5, 6, 8));
+  EXPECT_THAT(*ParseLayers("0"), ElementsAre(0));
+}
+
+TEST(ParseLayers, QuotesThePartThatIsWrong) {
+  EXPECT_THAT(ParseLayers(""), StatusIs(kInvalid, HasSubstr("''")));
+  EXPECT_THAT(ParseLayers("1,,2"), StatusIs(kInvalid, HasSubstr("''")));
+  EXPECT_THAT(ParseLayers("1,x"), StatusIs(kInvalid, HasSubstr("'x'")));
+  EXPECT_THAT(ParseLayers("-1"), StatusIs(kInvalid, HasSubstr("''")));
+  EXPECT_THAT(ParseLayers("5-3"), StatusIs(kInvalid, HasSubstr("'5-3'")));
+  EXPECT_THAT(ParseLayers("0-4000000000"), StatusIs(kInvalid, HasSubstr("layer of any model")));
+  EXPECT_THAT(ParseLayers("99999999999"), StatusIs(kInvalid, HasSubstr("'99999999999'")));
+}
+
+TEST(ParseTokenIds, LeavesTheRangeToTheServerAndRefusesWhatIsNoInt32) {
+  EXPECT_THAT(*ParseTokenIds("5, 6,7"), ElementsAre(5, 6, 7));
+  EXPECT_THAT(*ParseTokenIds("-1,2147483647"), ElementsAre(-1, 2147483647));
+  EXPECT_THAT(ParseTokenIds("2147483648"), StatusIs(kInvalid, HasSubstr("'2147483648'")));
+  EXPECT_THAT(ParseTokenIds("5,6,"), StatusIs(kInvalid, HasSubstr("''")));
+}
+
+TEST(ParseLayerThreshold, GivesEachLayerOfARangeTheThreshold) {
+  EXPECT_THAT(*ParseLayerThreshold("5=0.7"), ElementsAre(Pair(5, 0.7f)));
+  EXPECT_THAT(*ParseLayerThreshold("2-3=1"), ElementsAre(Pair(2, 1.f), Pair(3, 1.f)));
+  EXPECT_THAT(ParseLayerThreshold("5"), StatusIs(kInvalid, HasSubstr("LAYERS=THRESHOLD")));
+  EXPECT_THAT(ParseLayerThreshold("5=high"), StatusIs(kInvalid, HasSubstr("'high'")));
+  EXPECT_THAT(ParseLayerThreshold("=0.5"), StatusIs(kInvalid, HasSubstr("''")));
+}
+
+TEST(ParseLogitBias, TakesMinusInfinityForNever) {
+  EXPECT_THAT(*ParseLogitBias("11=-2.5"), Pair(11, -2.5f));
+  EXPECT_THAT(*ParseLogitBias("11=-inf"), Pair(11, -INFINITY));
+  EXPECT_THAT(ParseLogitBias("11:2"), StatusIs(kInvalid, HasSubstr("TOKEN_ID=BIAS")));
+}
+
+TEST(ParseWords, NamesTheWordsThereAre) {
+  EXPECT_THAT(*ParseWords("a, b", {"a", "b"}), ElementsAre("a", "b"));
+  EXPECT_THAT(ParseWords("a,c", {"a", "b"}), StatusIs(kInvalid, HasSubstr("'c' is not one of a, b")));
+}
+
+}  // namespace
+}  // namespace gatehouse::cli
