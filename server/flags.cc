@@ -62,38 +62,45 @@ std::string CheckModel(const std::string& text) {
 void AddModelFlags(CLI::App& app, ServerFlags& flags, std::vector<std::string>& models) {
   const std::string group = "Models";
   app.add_option("--model", models,
-                 "NAME=DIR: serve the Hugging Face model in DIR as NAME; repeatable. Without it, the embedded models "
+                 "Serve the Hugging Face model in DIR as NAME; repeatable. Without it, the embedded models "
                  "(of $GATEHOUSE_MODELS, or those installed beside the program)")
       ->check(CheckModel)
       ->take_all()
+      ->type_name("NAME=DIR")
       ->group(group);
   app.add_option("--device", flags.device, "Where models run")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
+      ->type_name("auto|cpu|cuda")
       ->group(group);
   app.add_option("--dtype", flags.dtype, "Number format of the weights in memory")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str()
+      ->type_name("float32|bfloat16")
       ->group(group);
   app.add_option("--kernels", flags.kernels,
                  "Matrix kernels: auto takes the best for this machine; a name pins them (portable, avx2, avx512, "
                  "avx512_bf16)")
       ->capture_default_str()
+      ->type_name("NAME")
       ->group(group);
   app.add_option("--kv-memory-mb", flags.kv_memory_mb, "MiB for keys and values, of each model")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str()
+      ->type_name("MIB")
       ->group(group);
 }
 
 void AddNetworkFlags(CLI::App& app, ServerFlags& flags) {
   const std::string group = "Network";
-  app.add_option("--listen", flags.listen, "HOST:PORT of the gRPC server; port 0 takes a free one")
+  app.add_option("--listen", flags.listen, "Where the gRPC server listens; port 0 takes a free one")
       ->capture_default_str()
+      ->type_name("HOST:PORT")
       ->group(group);
   app.add_option("--metrics-listen", flags.metrics_listen,
-                 "HOST:PORT of the Prometheus page /metrics; port 0 takes a free one")
+                 "Where the Prometheus page /metrics is; port 0 takes a free one")
       ->capture_default_str()
+      ->type_name("HOST:PORT")
       ->group(group);
 }
 
@@ -102,14 +109,17 @@ void AddLoadFlags(CLI::App& app, ServerFlags& flags) {
   app.add_option("--max-running", flags.max_running, "Calls that run at once, per model")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
+      ->type_name("N")
       ->group(group);
   app.add_option("--max-waiting", flags.max_waiting, "Calls that wait, per model; one more is refused")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
+      ->type_name("N")
       ->group(group);
   app.add_option("--prefill-chunk", flags.prefill_chunk, "Positions of a prompt that one step processes")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
+      ->type_name("N")
       ->group(group);
 }
 
@@ -117,13 +127,16 @@ void AddStateFlags(CLI::App& app, ServerFlags& flags) {
   const std::string group = "Operations";
   app.add_option("--state-dir", flags.state_dir, "Folder for calibrations, corpora and operations")
       ->capture_default_str()
+      ->type_name("DIR")
       ->group(group);
   app.add_option("--corpus-limit-mb", flags.corpus_limit_mb, "Largest corpus that can be uploaded, in MiB")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str()
+      ->type_name("MIB")
       ->group(group);
   app.add_option("--replica", flags.replica, "This server's name in the names of its operations")
       ->capture_default_str()
+      ->type_name("NAME")
       ->group(group);
 }
 
@@ -133,11 +146,13 @@ void AddShutdownFlags(CLI::App& app, ServerFlags& flags) {
                  "Seconds of serving on with health NOT_SERVING, so that load balancers look elsewhere")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str()
+      ->type_name("SECONDS")
       ->group(group);
   app.add_option("--shutdown-grace", flags.shutdown_grace_seconds,
                  "Seconds that running calls then have to finish before they are cancelled")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str()
+      ->type_name("SECONDS")
       ->group(group);
 }
 
