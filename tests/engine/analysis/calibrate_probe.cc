@@ -5,7 +5,7 @@
 //
 // A token file holds little-endian int32 ids.  Options: --name, --corpus (a label),
 // --fit-tokens, --gate-tokens, --select-tokens, --report-tokens, --window-tokens,
-// --sink-positions, --seed.
+// --sink-positions, --seed, and --splits FILE, where the blocks of each split go as JSON.
 
 #include <atomic>
 #include <cstdio>
@@ -16,12 +16,14 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "server/base/clock.h"
 #include "server/base/digest.h"
 #include "server/base/files.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/calibrate.h"
+#include "server/engine/analysis/corpus_splits.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace gatehouse {
@@ -71,6 +73,18 @@ absl::StatusOr<CalibrateOptions> ReadOptions(const Flags& flags) {
   return options;
 }
 
+std::string List(const std::vector<int64_t>& values) { return StrCat("[", absl::StrJoin(values, ", "), "]"); }
+
+absl::Status WriteSplits(const Flags& flags, const CalibrateOptions& options, int64_t tokens,
+                         const ModelConfig& model) {
+  if (!flags.contains("--splits")) return absl::OkStatus();
+  GH_ASSIGN_OR_RETURN(const CorpusSplits splits, PlanSplits(options, tokens, model));
+  return WriteFileAtomically(
+      Text(flags, "--splits"),
+      StrCat("{\"window\": ", splits.window, ", \"fit\": ", List(splits.fit), ", \"gate\": ", List(splits.gate),
+             ", \"select\": ", List(splits.select), ", \"report\": ", List(splits.report), "}\n"));
+}
+
 void PrintNeurons(const char* kind, const std::vector<NeuronFinding>& findings, double null, double random) {
   std::printf("    %-9s null %.2f random %g:", kind, null, random);
   for (const NeuronFinding& finding : findings) {
@@ -97,6 +111,7 @@ absl::Status Run(const std::string& directory, const std::string& output, const 
   GH_ASSIGN_OR_RETURN(CalibrateOptions options, ReadOptions(flags));
   GH_ASSIGN_OR_RETURN(const ModelWeights model, LoadModelWeights(directory, at::kFloat, at::kCPU));
   GH_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(flags, directory, options.corpus_sha256));
+  GH_RETURN_IF_ERROR(WriteSplits(flags, options, static_cast<int64_t>(tokens.size()), model.config));
   const double start = MonotonicSeconds();
   const std::atomic<bool> cancelled{false};
   const ProgressFn progress = [](double fraction, std::string_view stage) {

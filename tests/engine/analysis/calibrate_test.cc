@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -42,8 +44,15 @@ Planted Load(const PlantedOptions& options) {
   return {*std::move(model), *std::move(truth)};
 }
 
-absl::StatusOr<CalibrationData> Run(const ModelWeights& model, const CalibrateOptions& options = {},
-                                    int64_t tokens = kCorpusTokens) {
+template <typename T>
+CalibrateOptions With(T CalibrateOptions::*member, T value) {
+  CalibrateOptions options;
+  options.*member = value;
+  return options;
+}
+
+absl::StatusOr<CalibrationData> CalibrateOn(const ModelWeights& model, const CalibrateOptions& options = {},
+                                            int64_t tokens = kCorpusTokens) {
   const std::atomic<bool> cancelled{false};
   return Calibrate(model, options, PlantedCorpus(tokens, 1), nullptr, cancelled);
 }
@@ -60,7 +69,7 @@ class PlantedNeurons : public ::testing::TestWithParam<std::pair<int, bool>> {};
 
 TEST_P(PlantedNeurons, AreFoundExactlyAndAboveBothNulls) {
   const auto [model, truth] = Load({.consensus = GetParam().first, .noise = GetParam().second});
-  const auto data = Run(model);
+  const auto data = CalibrateOn(model);
   ASSERT_TRUE(data.ok()) << data.status();
   const LayerCalibration& layer = data->info.layers[truth.layer];
   EXPECT_EQ(Sorted(layer.consensus), truth.consensus);
@@ -82,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Calibrate, PlantedNeurons,
 
 TEST(Calibrate, FindsNothingAboveItsNullsInRandomWeights) {
   const auto [model, truth] = Load({.random_weights = true});
-  const auto data = Run(model);
+  const auto data = CalibrateOn(model);
   ASSERT_TRUE(data.ok()) << data.status();
   const LayerCalibration& layer = data->info.layers[truth.layer];
   EXPECT_LE(layer.consensus.size(), std::max(layer.consensus_null, layer.consensus_random));
@@ -91,7 +100,7 @@ TEST(Calibrate, FindsNothingAboveItsNullsInRandomWeights) {
 
 TEST(Calibrate, AnMlpThatIsLinearCostsNothing) {
   const auto [model, truth] = Load({});
-  const auto data = Run(model);
+  const auto data = CalibrateOn(model);
   ASSERT_TRUE(data.ok()) << data.status();
   const LayerCalibration& layer = data->info.layers[truth.linear_layer];
   EXPECT_NEAR(layer.surrogate_r2, 1, 1e-6);
@@ -109,7 +118,7 @@ TEST(Calibrate, AnMlpThatIsLinearCostsNothing) {
 
 TEST(Calibrate, AHugeFirstPositionWrecksTheFitUnlessSinksAreLeftOut) {
   const auto [model, truth] = Load({.sink = true});
-  const auto data = Run(model);
+  const auto data = CalibrateOn(model);
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_LT(data->info.layers[1].linear_cost, 0.1);
   EXPECT_GT(data->info.layers[1].linear_cost_with_sinks, 1);
@@ -118,15 +127,16 @@ TEST(Calibrate, AHugeFirstPositionWrecksTheFitUnlessSinksAreLeftOut) {
 
   // Without positions left out, the norm alone keeps them from the fit, but not from being
   // replaced.
-  const auto by_norm = Run(model, {.sink_positions = 0});
+  const auto by_norm = CalibrateOn(model, With(&CalibrateOptions::sink_positions, 0));
   ASSERT_TRUE(by_norm.ok()) << by_norm.status();
   EXPECT_GT(by_norm->info.layers[1].surrogate_r2, 0.5);
 }
 
 TEST(Calibrate, IsTheSameTwiceAndAnotherWithAnotherSeed) {
   const auto [model, truth] = Load({});
-  const auto first = Run(model, {.seed = 5}, 6000), again = Run(model, {.seed = 5}, 6000);
-  const auto other = Run(model, {.seed = 6}, 6000);
+  const auto first = CalibrateOn(model, With<uint64_t>(&CalibrateOptions::seed, 5), 6000),
+             again = CalibrateOn(model, With<uint64_t>(&CalibrateOptions::seed, 5), 6000);
+  const auto other = CalibrateOn(model, With<uint64_t>(&CalibrateOptions::seed, 6), 6000);
   ASSERT_TRUE(first.ok() && again.ok() && other.ok());
   EXPECT_TRUE(at::equal(first->layers[1].surrogate_weight, again->layers[1].surrogate_weight));
   EXPECT_TRUE(at::equal(first->layers[1].gate_weight, again->layers[1].gate_weight));
@@ -136,7 +146,12 @@ TEST(Calibrate, IsTheSameTwiceAndAnotherWithAnotherSeed) {
 
 TEST(Calibrate, SaysHowItWasDone) {
   const auto [model, truth] = Load({});
-  const auto data = Run(model, {.name = "n", .corpus = "planted", .corpus_sha256 = "abc", .seed = 9}, 6000);
+  CalibrateOptions options;
+  options.name = "n";
+  options.corpus = "planted";
+  options.corpus_sha256 = "abc";
+  options.seed = 9;
+  const auto data = CalibrateOn(model, options, 6000);
   ASSERT_TRUE(data.ok());
   const CalibrationInfo& info = data->info;
   EXPECT_EQ(info.name, "n");
@@ -186,16 +201,16 @@ TEST(Calibrate, StopsSoonAfterItIsCancelled) {
 TEST(Calibrate, RefusesWhatItCannotCalibrateOn) {
   const auto [model, truth] = Load({});
   const auto refuses = [&](const CalibrateOptions& options, int64_t tokens, const char* what) {
-    EXPECT_THAT(Run(model, options, tokens), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+    EXPECT_THAT(CalibrateOn(model, options, tokens), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   };
   refuses({}, 600, "the corpus has 600 tokens");
   refuses({}, 0, "at least 640");
-  refuses({.sink_positions = -1}, 6000, "sink_positions");
-  refuses({.ridge = 0}, 6000, "ridge");
-  refuses({.ridge = std::nan("")}, 6000, "ridge");
-  refuses({.gateable_cost_limit = std::nan("")}, 6000, "gateable_cost_limit");
-  refuses({.max_consensus = 0}, 6000, "max_consensus");
-  refuses({.max_consensus = 65}, 6000, "max_consensus");
+  refuses(With(&CalibrateOptions::sink_positions, -1), 6000, "sink_positions");
+  refuses(With<double>(&CalibrateOptions::ridge, 0), 6000, "ridge");
+  refuses(With<double>(&CalibrateOptions::ridge, std::nan("")), 6000, "ridge");
+  refuses(With<double>(&CalibrateOptions::gateable_cost_limit, std::nan("")), 6000, "gateable_cost_limit");
+  refuses(With(&CalibrateOptions::max_consensus, 0), 6000, "max_consensus");
+  refuses(With(&CalibrateOptions::max_consensus, 65), 6000, "max_consensus");
 
   const std::atomic<bool> cancelled{false};
   std::vector<int32_t> tokens = PlantedCorpus(6000, 1);
@@ -207,7 +222,7 @@ TEST(Calibrate, RefusesWhatItCannotCalibrateOn) {
 TEST(Calibrate, SaysWhichLayerGivesNumbersThatAreNotFinite) {
   auto [model, truth] = Load({});
   model.layers[1].mlp_out.bias = at::full({64}, std::numeric_limits<float>::quiet_NaN());
-  EXPECT_THAT(Run(model, {}, 6000), StatusIs(absl::StatusCode::kInternal, HasSubstr("layer 1")));
+  EXPECT_THAT(CalibrateOn(model, {}, 6000), StatusIs(absl::StatusCode::kInternal, HasSubstr("layer 1")));
 }
 
 }  // namespace
