@@ -34,8 +34,11 @@ class Checkpoint {
   // A view into the mapped file (see SafetensorsFile::View), of a floating-point dtype and
   // of `shape`.  NotFound or InvalidArgument, naming the tensor as the file does.
   absl::StatusOr<at::Tensor> Get(const std::string& name, std::span<const int64_t> shape);
-  // Accounts for a tensor that needs no reading.
-  void Ignore(const std::string& name) { used_.insert(name); }
+  // Accounts for a tensor, there or not, that adds nothing to the model.
+  void Ignore(const std::string& name) {
+    used_.insert(name);
+    read_.erase(name);
+  }
 
   // InvalidArgument naming a tensor that was neither read nor ignored.
   absl::Status CheckAllUsed() const;

@@ -219,7 +219,9 @@ absl::Status LoadEnds(WeightsLoader& load, const OuterNames& names, ModelWeights
     GH_ASSIGN_OR_RETURN(const at::Tensor embedding, checkpoint.Get(names.embedding, shape));
     GH_ASSIGN_OR_RETURN(const at::Tensor head, checkpoint.Get(names.head, shape));
     config.tied_output = embedding.scalar_type() == head.scalar_type() && at::equal(embedding, head);
-    if (!config.tied_output) {
+    if (config.tied_output) {
+      checkpoint.Ignore(names.head);
+    } else {
       LogWarning(StrCat("config.json ties ", names.head, " to ", names.embedding,
                         ", but the file holds two different ones: both are used"));
     }

@@ -123,6 +123,7 @@ TEST(Weights, TiesTheOutputOnlyWhereTheConfigurationSaysSo) {
   tied.WriteTensors(both);
   EXPECT_EQ(MaxDifference(tied.Logits(), expected), 0);
   EXPECT_TRUE(tied.Load()->config.tied_output);
+  EXPECT_EQ(tied.Load()->fingerprint, model->fingerprint);
   both.erase("model.embed_tokens.weight");
   tied.WriteTensors(both);
   EXPECT_EQ(MaxDifference(tied.Logits(), expected), 0);
