@@ -1,5 +1,7 @@
 #include "server/engine/model/decoder.h"
 
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/topk.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -64,6 +66,35 @@ TEST_P(DecoderOf, EqualsTheModelFromScratchHoweverTheTokensAreCut) {
     const TestEngine::Run run = engine.Score(tokens, full, chunks);
     ASSERT_TRUE(run.status.ok()) << run.status;
     EXPECT_LE(MaxDifference(run.logprobs, expected), 1e-4) << "first chunk " << chunks.front();
+  }
+}
+
+TEST_P(DecoderOf, SamplesTheTokenAfterTheLastPositionWithItsAlternatives) {
+  TestEngine engine = MakeEngine();
+  const RoutingPolicy full = RoutingPolicy::Full(InfoOf(engine.model()));
+  for (const int length : {1, 7, 40}) {
+    const std::vector<int32_t> tokens = RandomTokens(engine.model(), length, 3);
+    const at::Tensor logits = PlainForward(engine.model(), IdTensor(tokens))[0][length - 1];
+    const auto [logprobs, ids] = at::topk(at::log_softmax(logits.to(at::kDouble), -1), 3);
+    SamplingState sampling = Greedy(engine.model());
+    Row row;
+    row.sequence = engine.Open();
+    row.tokens = tokens;
+    row.policy = &full;
+    row.sampling = &sampling;
+    row.top_alternatives = 3;
+    const RowResult result = engine.StepOne(row);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.sampled->token.id, ids[0].item<int64_t>());
+    ASSERT_EQ(result.sampled->top.size(), 3u);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(result.sampled->top[i].id, ids[i].item<int64_t>());
+      EXPECT_NEAR(result.sampled->top[i].logprob, logprobs[i].item<double>(), 1e-4);
+    }
+    EXPECT_EQ(result.sampled->token.logprob, result.sampled->top[0].logprob);
+    EXPECT_TRUE(result.target_logprobs.empty());
+    EXPECT_EQ(result.records.tokens, 0);
+    EXPECT_EQ(engine.cache().Length(row.sequence), length);
   }
 }
 
