@@ -33,7 +33,8 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json);
   ~Tokenizer();
 
-  // InvalidArgument unless `text` is UTF-8.
+  // InvalidArgument unless `text` is UTF-8.  A byte that the vocabulary has no token for
+  // becomes the file's unk_token, or is dropped where it names none, as in the reference.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options) const;
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const { return Encode(text, EncodeOptions{}); }
 
@@ -44,6 +45,7 @@ class Tokenizer {
   // The concatenation of TokenBytes.
   std::string DecodeBytes(std::span<const int32_t> ids) const;
   bool IsSpecial(int32_t id) const;
+  // The id of a token as tokenizer.json spells it ("Ġthe", "<|endoftext|>").
   std::optional<int32_t> TokenId(std::string_view token) const;
 
   // One more than the highest id.

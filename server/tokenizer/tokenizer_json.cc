@@ -14,6 +14,9 @@
 namespace gatehouse {
 namespace {
 
+// Bounds the time that a text full of beginnings of an added token takes.
+constexpr size_t kLongestAddedToken = 1024;
+
 absl::Status NotSupported(std::string_view path, std::string_view value) {
   return absl::InvalidArgumentError(StrCat(path, " ", value, " is not supported"));
 }
@@ -120,6 +123,9 @@ absl::StatusOr<AddedToken> ReadAddedToken(const Json& json, const std::string& p
   GH_ASSIGN_OR_RETURN(token.normalized, section.Bool("normalized"));
   GH_ASSIGN_OR_RETURN(token.special, section.Bool("special"));
   if (token.content.empty()) return section.Error("content", "is empty");
+  if (token.content.size() > kLongestAddedToken) {
+    return section.Error("content", StrCat("is longer than ", kLongestAddedToken, " bytes"));
+  }
   return token;
 }
 

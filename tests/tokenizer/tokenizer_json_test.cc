@@ -137,6 +137,11 @@ TEST(TokenizerJson, RefusesDamagedAddedTokens) {
     file["added_tokens"][0][key] = Json::array();
     ExpectRefused(file, std::string("added_tokens[0].") + key);
   }
+  for (const size_t length : {0, 1025}) {
+    Json file = Abc();
+    file["added_tokens"] = Json::array({AddedTokenJson(4, std::string(length, 'x'))});
+    ExpectRefused(file, "added_tokens[0].content");
+  }
 }
 
 TEST(TokenizerJson, RefusesTemplatesItCannotFollow) {

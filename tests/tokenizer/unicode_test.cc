@@ -123,12 +123,29 @@ TEST(Nfc, ComposesOrdersAndLeavesLaterMarksWhereTheyStand) {
       {u8"\uAC00\u11A8", u8"\uAC01"},                     // a syllable takes a final
       {u8"\uAC01\u11A8", u8"\uAC01\u11A8"},               // but not two
       {u8"\u0958", u8"\u0915\u093C"},                     // excluded from composition
+      {u8"a\u0305\u0301", u8"a\u0305\u0301"},             // one of the same class does
       {u8"e\u0335\u0301", u8"\u00E9\u0335"},              // a mark of another class does not block
       {u8"A\u0345\u08D3\u0338", u8"A\u0345\u08D3\u0338"}  // U+08D3 came with Unicode 11: a starter here
   };
   for (const auto& [text, expected] : cases) {
     EXPECT_EQ(ToNfc(Utf8(text)), Utf8(expected));
   }
+}
+
+TEST(Nfc, KeepsTheOrderOfMarksOfOneClass) {
+  // Of classes 230 and 220; none of them composes with "q".
+  constexpr char32_t kAbove[] = {U'\u0311', U'\u0312', U'\u0310', U'\u030F', U'\u030E', U'\u030D'};
+  constexpr char32_t kBelow[] = {U'\u0326', U'\u0325', U'\u0324', U'\u0323', U'\u032A', U'\u0329'};
+  std::string text = "q";
+  std::string above;
+  std::string below;
+  for (int i = 0; i < 18; ++i) {
+    AppendUtf8(kAbove[i % 6], text);
+    AppendUtf8(kAbove[i % 6], above);
+    AppendUtf8(kBelow[i % 6], text);
+    AppendUtf8(kBelow[i % 6], below);
+  }
+  EXPECT_EQ(ToNfc(text), "q" + below + above);
 }
 
 TEST(Nfc, OrdersAHundredThousandMarksInReasonableTime) {
