@@ -22,7 +22,8 @@ void DeadlineTimer::Add(std::shared_ptr<ScheduledCall> call) {
   bool soonest = false;
   {
     const std::lock_guard lock(mutex_);
-    soonest = calls_.emplace(call->deadline(), call).first == calls_.begin();
+    const auto added = calls_.emplace(call->deadline(), call).first;
+    soonest = added == calls_.begin();
   }
   if (soonest) wake_.Notify();
 }

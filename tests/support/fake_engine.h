@@ -59,6 +59,8 @@ class FakeEngine final : public Engine {
   void ReleaseOneStep();
   // Returns once a step waits.
   void WaitUntilBlocked();
+  // Returns once a row of the waiting step has been told to stop.
+  void WaitUntilARowIsStopped();
 
   void FailNextStep(absl::Status status);
   void FailOpens(absl::Status status);  // OK ends it
@@ -104,7 +106,7 @@ class FakeEngine final : public Engine {
   std::vector<float> LogprobsOf(uint64_t state) const;
   SampledToken Sample(const Row& row, uint64_t state, int position) const;
   std::vector<TokenLogprob> Top(const std::vector<float>& logprobs, int count) const;
-  void WaitWhileBlocked();
+  void WaitWhileBlocked(std::span<const Row> rows);
   int64_t PagesFor(int tokens) const;
 
   const FakeEngineOptions options_;
@@ -119,6 +121,7 @@ class FakeEngine final : public Engine {
   bool steps_blocked_ = false;
   int steps_to_release_ = 0;
   bool step_waits_ = false;
+  std::span<const Row> waiting_rows_;
   absl::Status next_step_error_, open_error_, calibration_error_;
   std::optional<int32_t> nan_token_;
   std::map<int, int32_t> token_at_;

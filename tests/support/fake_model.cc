@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
-#include "server/base/files.h"
 #include "server/base/strings.h"
 #include "tests/support/fake_engine.h"
 
@@ -63,34 +62,6 @@ std::unique_ptr<Tokenizer> FakeTokenizer() {
         {"merges", nlohmann::json::array()}}},
   };
   return OrDie(Tokenizer::Parse(json.dump()));
-}
-
-CalibrationInfo FakeCalibrationInfo(const std::string& name, const FakeEngineOptions& options,
-                                    const std::string& created) {
-  CalibrationInfo info;
-  info.name = name;
-  info.fingerprint = StrCat("sha256:", name);
-  info.model_fingerprint = options.fingerprint;
-  info.created = created;
-  info.corpus = "fake";
-  info.sink_positions = 1;
-  info.dtype = "float32";
-  info.layers.resize(options.layers);
-  for (LayerCalibration& layer : info.layers) {
-    layer.gateable = true;
-    layer.surrogate_r2 = 0.5;
-    layer.consensus = {{.neuron = 3}, {.neuron = 5}, {.neuron = 7}};
-    layer.exception = {{.neuron = 9}};
-  }
-  return info;
-}
-
-absl::Status WriteFakeCalibration(const std::string& path, const CalibrationInfo& info) {
-  const nlohmann::json json = {{"name", info.name},
-                               {"model_fingerprint", info.model_fingerprint},
-                               {"created", info.created},
-                               {"sink_positions", info.sink_positions}};
-  return WriteFileAtomically(path, json.dump());
 }
 
 ServedModel MakeFakeModel(const std::string& name, FakeEngineOptions options, FakeEngine** engine,

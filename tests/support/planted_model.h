@@ -27,7 +27,7 @@ struct PlantedOptions {
   // Random neurons beside the planted ones in layer 2, and attention that mixes contexts.
   bool noise = true;
   bool sink = false;
-  // Layer 2's MLP drawn anew instead of planted.
+  // Layer 2's MLP drawn anew instead of planted, with biases of 0: nothing to find.
   bool random_weights = false;
   uint64_t seed = 1;
 };
@@ -41,8 +41,7 @@ struct PlantedTruth {
 };
 
 // Writes a Hugging Face model directory: config.json, model.safetensors, tokenizer.json,
-// and corpus.txt, a text of `corpus_tokens` tokens, of which corpus_tokens must be at least
-// 3,000 for the calibration to find all.
+// and corpus.txt, a text of `corpus_tokens` tokens.
 absl::StatusOr<PlantedTruth> WritePlantedModel(const std::string& directory, const PlantedOptions& options = {},
                                                int64_t corpus_tokens = 24'000);
 
