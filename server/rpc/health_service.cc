@@ -18,7 +18,7 @@ constexpr std::chrono::seconds kWatchInterval{1};
 }  // namespace
 
 // One Watch stream.  Sends a status when it differs from the last one sent.
-class HealthService::Watcher final : public Call {
+class HealthService::Watcher final : public Call, public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(HealthService& health, std::string name, std::shared_ptr<StreamWriter> writer)
       : health_(health), name_(std::move(name)), writer_(std::move(writer)) {}
@@ -33,9 +33,11 @@ class HealthService::Watcher final : public Call {
     writer_->Send(response);
   }
   void End() { writer_->End(absl::UnavailableError("the server is shutting down")); }
-  bool gone() const { return writer_->cancelled(); }
 
-  void Cancel() override {}  // NotifyWatchers drops it
+  void Cancel() override {
+    const std::lock_guard lock(health_.mutex_);
+    health_.watchers_.erase(shared_from_this());
+  }
   void Resume() override { Update(); }
 
  private:
@@ -122,7 +124,6 @@ void HealthService::NotifyWatchers() {
   std::set<std::shared_ptr<Watcher>> watchers;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(watchers_, [](const auto& watcher) { return watcher->gone(); });
     watchers = watchers_;
   }
   for (const auto& watcher : watchers) watcher->Update();

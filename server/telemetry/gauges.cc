@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -23,6 +24,7 @@ MetricFamily Gauge(const char* name, const char* help) {
 }
 
 void Add(MetricFamily& family, Labels labels, double value) {
+  std::sort(labels.begin(), labels.end());  // as the registry's are
   prometheus::ClientMetric metric;
   metric.label = std::move(labels);
   metric.gauge.value = value;

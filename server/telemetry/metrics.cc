@@ -3,6 +3,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -53,6 +55,11 @@ std::string Metrics::Page() const {
     const std::lock_guard lock(impl_->mutex);
     auto gauges = ReadGauges(impl_->catalog, impl_->scheduler, impl_->version);
     families.insert(families.end(), std::make_move_iterator(gauges.begin()), std::make_move_iterator(gauges.end()));
+  }
+  // The registry keeps series in the order of a hash.
+  for (prometheus::MetricFamily& family : families) {
+    std::sort(family.metric.begin(), family.metric.end(),
+              [](const auto& a, const auto& b) { return a.label < b.label; });
   }
   return prometheus::TextSerializer().Serialize(families);
 }
