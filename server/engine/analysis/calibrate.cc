@@ -2,6 +2,7 @@
 
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/item.h>
 
 #include <cmath>
 #include <string>
@@ -70,7 +71,12 @@ class Calibrator {
 
   absl::StatusOr<CalibrationData> Run() {
     work_.SetStage("perplexity of the full model");
-    for (SplitStream* split : {&gate_, &select_, &report_}) GH_RETURN_IF_ERROR(split->MeasureFull(work_));
+    for (SplitStream* split : {&gate_, &select_, &report_}) {
+      GH_RETURN_IF_ERROR(split->MeasureFull(work_));
+      if (!split->full_cross_entropy().isfinite().all().item<bool>()) {
+        return absl::InternalError("the model's cross-entropy on the corpus is not finite");
+      }
+    }
     CalibrationData data;
     data.info = Description();
     for (int layer = 0; layer < model_.config.layers; ++layer) {
