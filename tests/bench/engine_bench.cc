@@ -131,8 +131,8 @@ class Bench {
     for (int layer = 0; layer < engine_.info().layers; ++layer) {
       const RoutingPolicy policy = RoutingPolicy::Create(request, engine_.info(), calibration).value();
       std::vector<float> p;
-      const SequenceId sequence = engine_.Open(kChunk).value();
-      const std::vector<int32_t> tokens = Text(std::min(kChunk, tokens_), 1);
+      const std::vector<int32_t> tokens = Text(std::min(64, engine_.info().context), 1);
+      const SequenceId sequence = engine_.Open(static_cast<int>(tokens.size())).value();
       Row row;
       row.sequence = sequence;
       row.tokens = tokens;
