@@ -128,18 +128,23 @@ std::string Hint(const absl::Status& status, const std::string& reason, const st
   return "";
 }
 
+// A failure that gRPC reports, not a server.
+std::string DescribeUnavailable(const std::string& message, const std::string& server) {
+  if (message.find("connect") == std::string::npos && message.find("resol") == std::string::npos) {
+    return "the server at " + server + " ended the call (" + message + "): try again later, or another with --server";
+  }
+  // gRPC wraps the cause in several layers; the last one says it.
+  const size_t cause = message.rfind(": ");
+  return "no server answers at " + server + " (" + (cause == std::string::npos ? message : message.substr(cause + 2)) +
+         "): start one with `gatehouse-server --listen " + server + "`, or name another with --server";
+}
+
 }  // namespace
 
 std::string DescribeError(const absl::Status& status, const std::string& server, const std::string& model) {
   const std::string message = OneLine(std::string(status.message()));
   const std::string reason = client::ErrorReason(status);
-  if (absl::IsUnavailable(status) && reason.empty()) {
-    // gRPC wraps the cause in several layers; the last one says it.
-    const size_t cause = message.rfind(": ");
-    return "no server answers at " + OneLine(server) + " (" +
-           (cause == std::string::npos ? message : message.substr(cause + 2)) +
-           "): start one with `gatehouse-server --listen " + OneLine(server) + "`, or name another with --server";
-  }
+  if (absl::IsUnavailable(status) && reason.empty()) return DescribeUnavailable(message, OneLine(server));
   if (absl::IsDeadlineExceeded(status) && reason.empty()) return "--timeout passed before the server was done";
   const std::string hint = Hint(status, reason, OneLine(model));
   return message + (hint.empty() ? "" : ": " + hint);

@@ -245,55 +245,55 @@ TEST(Generate, SendsWhatTheFlagsSay) {
   };
   FakeServer server(handlers);
   const Finished run = Gatehouse({"--server",
-                             server.address(),
-                             "generate",
-                             "--model",
-                             "m",
-                             "--prompt",
-                             "[a, b]",
-                             "--plain-text",
-                             "--max-tokens",
-                             "40",
-                             "--temperature",
-                             "0",
-                             "--top-k",
-                             "5",
-                             "--top-p",
-                             "0.9",
-                             "--min-p",
-                             "0.1",
-                             "--repetition-penalty",
-                             "1.5",
-                             "--logit-bias",
-                             "11=-inf",
-                             "--logit-bias",
-                             "12=2.5",
-                             "--seed",
-                             "0",
-                             "--stop",
-                             "END",
-                             "--stop",
-                             "[x]",
-                             "--stop-token-id",
-                             "13,198",
-                             "--stop-token-id",
-                             "14",
-                             "--ignore-eos",
-                             "--gating",
-                             "gated",
-                             "--threshold",
-                             "0.7",
-                             "--layers",
-                             "1,3-4",
-                             "--layer-threshold",
-                             "3=0.9",
-                             "--calibration",
-                             "careful",
-                             "--record",
-                             "routing,consensus",
-                             "--record-prompt",
-                             "--top-logprobs",
-                             "3"});
+                                  server.address(),
+                                  "generate",
+                                  "--model",
+                                  "m",
+                                  "--prompt",
+                                  "[a, b]",
+                                  "--plain-text",
+                                  "--max-tokens",
+                                  "40",
+                                  "--temperature",
+                                  "0",
+                                  "--top-k",
+                                  "5",
+                                  "--top-p",
+                                  "0.9",
+                                  "--min-p",
+                                  "0.1",
+                                  "--repetition-penalty",
+                                  "1.5",
+                                  "--logit-bias",
+                                  "11=-inf",
+                                  "--logit-bias",
+                                  "12=2.5",
+                                  "--seed",
+                                  "0",
+                                  "--stop",
+                                  "END",
+                                  "--stop",
+                                  "[x]",
+                                  "--stop-token-id",
+                                  "13,198",
+                                  "--stop-token-id",
+                                  "14",
+                                  "--ignore-eos",
+                                  "--gating",
+                                  "gated",
+                                  "--threshold",
+                                  "0.7",
+                                  "--layers",
+                                  "1,3-4",
+                                  "--layer-threshold",
+                                  "3=0.9",
+                                  "--calibration",
+                                  "careful",
+                                  "--record",
+                                  "routing,consensus",
+                                  "--record-prompt",
+                                  "--top-logprobs",
+                                  "3"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(got.model(), "m");
   EXPECT_EQ(got.prompt().text(), "[a, b]");
@@ -345,7 +345,7 @@ TEST(Generate, PrintsOneJsonObjectOfTheDocumentedShape) {
   handlers.generate = GenerateThree;
   FakeServer server(handlers);
   const Finished run = Gatehouse({"generate", "--json", "--model", "m", "--prompt", "x", "--raw", "--top-logprobs", "1",
-                             "--record", "routing,nonlinearity", "--server", server.address()});
+                                  "--record", "routing,nonlinearity", "--server", server.address()});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(nlohmann::ordered_json::parse(run.out), nlohmann::ordered_json::parse(R"({
     "model": "m", "text": " a歪\u001b[2J!", "finish_reason": "stop_string", "matched_stop": "END",
@@ -430,8 +430,8 @@ TEST(Score, PrintsLogprobsOfTheTokensFromTheSecondOn) {
     return FakeStatus{};
   };
   FakeServer server(handlers);
-  const Finished run = Gatehouse({"--json", "score", "--model", "m", "--token-ids", "5,6,7", "--window", "8", "--stride",
-                             "4", "--blocks", "--gating", "linear", "--server", server.address()});
+  const Finished run = Gatehouse({"--json", "score", "--model", "m", "--token-ids", "5,6,7", "--window", "8",
+                                  "--stride", "4", "--blocks", "--gating", "linear", "--server", server.address()});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(got.input().token_ids().ids(), ElementsAre(5, 6, 7));
   EXPECT_EQ(got.window().size(), 8u);
@@ -459,7 +459,8 @@ TEST(Score, PrintsLogprobsOfTheTokensFromTheSecondOn) {
 
 TEST(Nonlinearity, DrawsBlocksUnderTheTextWhereThereAreNoColours) {
   FakeServer server(Handlers());
-  const Finished run = Gatehouse({"nonlinearity", "-m", "m", "--text", "x", "--server", server.address()}, {.width = 40});
+  const Finished run =
+      Gatehouse({"nonlinearity", "-m", "m", "--text", "x", "--server", server.address()}, {.width = 40});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, StartsWith("Nonlinearity at layer 1\n"
                                   "The ship sailed⏎\n"
@@ -653,9 +654,9 @@ TEST(Calibrate, UploadsStartsWatchesAndShowsTheLayers) {
   FakeServer server(operation.Handlers());
   const auto corpus = TemporaryFile("novel.txt");
   std::ofstream(corpus) << "Call me Ishmael.";
-  const Finished run = Gatehouse({"calibrate", "--model", "m", "--corpus", corpus.string(), "--json", "--name", "careful",
-                             "--no-activate", "--fit-tokens", "100", "--ridge", "0.5", "--sink-positions", "0",
-                             "--server", server.address()});
+  const Finished run = Gatehouse({"calibrate", "--model", "m", "--corpus", corpus.string(), "--json", "--name",
+                                  "careful", "--no-activate", "--fit-tokens", "100", "--ridge", "0.5",
+                                  "--sink-positions", "0", "--server", server.address()});
   std::filesystem::remove(corpus);
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = run.json();
@@ -677,7 +678,8 @@ TEST(Calibrate, FailsWhereTheOperationDoes) {
   FakeOperation operation;
   operation.end = v1::OPERATION_STATE_FAILED;
   FakeServer server(operation.Handlers());
-  const Finished run = Gatehouse({"calibrate", "-m", "m", "--corpus", "-", "--server", server.address()}, {.in = "text"});
+  const Finished run =
+      Gatehouse({"calibrate", "-m", "m", "--corpus", "-", "--server", server.address()}, {.in = "text"});
   EXPECT_EQ(run.exit_code, kExitFailed);
   EXPECT_THAT(run.err, HasSubstr("calibration of m failed: the corpus is too short"));
 }
@@ -701,7 +703,7 @@ TEST(Calibrate, AsksTheServerToCancelWhenInterrupted) {
   operation.running = [&] { std::call_once(once, [&] { ctrl_c = std::thread([&] { interrupts.Raise(); }); }); };
   FakeServer server(operation.Handlers());
   const Finished run = Gatehouse({"calibrate", "-m", "m", "--corpus", "-", "--json", "--server", server.address()},
-                            {.in = "text", .interrupts = &interrupts});
+                                 {.in = "text", .interrupts = &interrupts});
   ctrl_c.join();
   EXPECT_EQ(run.exit_code, kExitInterrupted);
   EXPECT_TRUE(operation.cancelled);
@@ -765,6 +767,14 @@ TEST(Errors, NameTheServerThatDoesNotAnswer) {
   EXPECT_EQ(run.err, "gatehouse: no server answers at " + address +
                          " (Connection refused): start one with `gatehouse-server --listen " + address +
                          "`, or name another with --server\n");
+}
+
+TEST(Errors, TellAServerThatEndedTheCallFromOneThatIsNotThere) {
+  EXPECT_EQ(DescribeError(absl::UnavailableError("Socket closed"), "h:1", "m"),
+            "the server at h:1 ended the call (Socket closed): try again later, or another with --server");
+  EXPECT_EQ(DescribeError(absl::UnavailableError("DNS resolution failed for nowhere:1: not found"), "nowhere:1", "m"),
+            "no server answers at nowhere:1 (not found): start one with `gatehouse-server --listen nowhere:1`, or name "
+            "another with --server");
 }
 
 TEST(Errors, TellADeadlineFromOtherFailures) {
