@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "server/engine/kernels/cpu_attention.h"
@@ -21,11 +22,14 @@ constexpr int64_t kMaxSkinnyRows = 16;
 
 // A piece of a skinny product reads about this much of the weights: enough to be worth
 // claiming, and small enough to stay in the second-level cache over all rows.
-constexpr int64_t kPieceBytes = 128 << 10;
+constexpr int64_t kPieceBytes = 256 << 10;
 
 // Numbers that an operation on each of them takes at once, and below twice of which
 // threads do not pay.
 constexpr int64_t kPieceNumbers = 16 << 10;
+
+// Numbers between the staged rows of a product.
+constexpr int64_t kStagedPadding = 96;
 
 const float* Floats(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_contiguous(), "kernels want contiguous tensors");
@@ -222,10 +226,7 @@ class CpuKernels final : public Kernels {
     const float* in = Floats(x);
     const float* bias = weights.bias.defined() ? Floats(weights.bias) : nullptr;
     float* out = MutableFloats(y);
-    if (dtype_ != at::kFloat) {
-      staged_.resize(rows * k * ops_.staged_bytes);
-      ops_.stage(in, rows * k, staged_.data());
-    }
+    const int64_t stride = Stage(in, rows, k);
     const int64_t row_bytes = k * weight.element_size();
     const int64_t per_piece = std::max<int64_t>(kPieceBytes / std::max<int64_t>(1, row_bytes), 8);
     const int pieces = static_cast<int>((outputs + per_piece - 1) / per_piece);
@@ -234,14 +235,33 @@ class CpuKernels final : public Kernels {
       const int64_t count = std::min(per_piece, outputs - first);
       const float* piece_bias = bias == nullptr ? nullptr : bias + first;
       if (dtype_ == at::kFloat) {
-        ops_.product_f32(weight.const_data_ptr<float>() + first * k, k, count, in, k, rows, piece_bias, out + first,
+        ops_.product_f32(weight.const_data_ptr<float>() + first * k, k, count,
+                         reinterpret_cast<const float*>(staged_.data()), stride, rows, piece_bias, out + first,
                          outputs);
       } else {
-        ops_.product_staged(Bf16Bits(weight) + first * k, k, count, staged_.data(), k, rows, piece_bias, out + first,
-                            outputs);
+        ops_.product_staged(Bf16Bits(weight) + first * k, k, count, staged_.data(), stride, rows, piece_bias,
+                            out + first, outputs);
       }
     });
     return y;
+  }
+
+  // Puts a product's inputs into staged_, rounded as it wants them; returns how far apart
+  // the rows are.
+  int64_t Stage(const float* x, int64_t rows, int64_t k) {
+    // Rows a power of two apart would fall onto the same lines of the cache.
+    const int64_t stride = k + kStagedPadding;
+    const int64_t bytes = dtype_ == at::kFloat ? static_cast<int64_t>(sizeof(float)) : ops_.staged_bytes;
+    staged_.resize(rows * stride * bytes);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::byte* to = staged_.data() + row * stride * bytes;
+      if (dtype_ == at::kFloat) {
+        std::memcpy(to, x + row * k, k * sizeof(float));
+      } else {
+        ops_.stage(x + row * k, k, to);
+      }
+    }
+    return stride;
   }
 
   const std::string_view name_;

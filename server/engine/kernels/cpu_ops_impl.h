@@ -71,6 +71,10 @@ struct Bf16Dot {
   static F Mac(F sum, WV w, const X* x) { return Simd::Fma(w, Simd::Load(x), sum); }
 };
 
+// How far ahead weights are called into the second-level cache, which can have more
+// reads under way than the first.
+constexpr int64_t kPrefetchBytes = 16 << 10;
+
 // kOutputs rows of w by kRows rows of x.  One accumulator for each pair, so the order of
 // its sum does not depend on the shape of the tile.
 template <typename Dot, int kOutputs, int kRows>
@@ -87,8 +91,9 @@ inline void Tile(const typename Dot::W* w, int64_t k, const typename Dot::X* x, 
   for (; i + Dot::kStep <= k; i += Dot::kStep) {
     for (int o = 0; o < kOutputs; ++o) {
       weights[o] = Dot::LoadW(w + o * k + i);
-      // The same place in the next tile's row: what the hardware cannot foresee.
-      if (Dot::kStep * sizeof(W) == 64 || i * sizeof(W) % 64 == 0) __builtin_prefetch(w + (kOutputs + o) * k + i);
+      if (Dot::kStep * sizeof(W) == 64 || i * sizeof(W) % 64 == 0) {
+        __builtin_prefetch(w + o * k + i + kPrefetchBytes / sizeof(W), /*rw=*/0, /*locality=*/2);
+      }
     }
     for (int r = 0; r < kRows; ++r) {
       for (int o = 0; o < kOutputs; ++o) sums[r][o] = Dot::Mac(sums[r][o], weights[o], x + r * x_stride + i);

@@ -15,7 +15,7 @@ struct Simd {
 
   // Rows of weights in a tile of `rows` inputs: what 32 registers hold.
   static constexpr int TileOutputs(int rows) {
-    constexpr int kOutputs[] = {8, 8, 6, 5, 4, 4, 3, 3};
+    constexpr int kOutputs[] = {8, 8, 6, 4, 4, 4, 3, 3};
     return kOutputs[rows - 1];
   }
 
