@@ -42,7 +42,6 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
   token_at_.push_back(kNoToken);
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const std::string& content = tokens_[i].content;
-    if (content.empty()) continue;
     is_first_byte_[static_cast<unsigned char>(content[0])] = true;
     uint32_t node = 0;
     for (const char byte : content) {
@@ -50,7 +49,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
       if (is_new) token_at_.push_back(kNoToken);
       node = edge->second;
     }
-    if (token_at_[node] == kNoToken) token_at_[node] = static_cast<int32_t>(i);
+    token_at_[node] = static_cast<int32_t>(i);
   }
 }
 

@@ -32,7 +32,7 @@ class AddedTokenMatcher {
     std::string_view text;
   };
 
-  // Of two tokens with the same content the first is found.
+  // REQUIRES: no two tokens have the same content, and none is empty.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
   // Cuts `text` into tokens and the text between them.  With `skip_special`, a special

@@ -26,12 +26,10 @@ constexpr size_t kLongestText = size_t{1} << 29;
 
 AddedTokenMatcher MakeMatcher(const TokenizerSpec& spec, bool normalized) {
   std::vector<AddedToken> tokens;
-  for (const bool special : {true, false}) {
-    for (AddedToken token : spec.added_tokens) {
-      if (token.normalized != normalized || token.special != special) continue;
-      if (normalized && spec.nfc) token.content = ToNfc(token.content);
-      tokens.push_back(std::move(token));
-    }
+  for (AddedToken token : spec.added_tokens) {
+    if (token.normalized != normalized) continue;
+    if (normalized && spec.nfc) token.content = ToNfc(token.content);
+    tokens.push_back(std::move(token));
   }
   return AddedTokenMatcher(std::move(tokens));
 }

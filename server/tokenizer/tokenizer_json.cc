@@ -9,6 +9,7 @@
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/tokenizer/json_section.h"
+#include "server/tokenizer/nfc.h"
 #include "server/tokenizer/unicode.h"
 
 namespace gatehouse {
@@ -170,6 +171,18 @@ absl::Status ReadNormalizer(const JsonSection& file, TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
+// Of two tokens that the normaliser makes equal the reference finds one by chance.
+absl::Status CheckNormalizedTokens(const TokenizerSpec& spec) {
+  absl::flat_hash_set<std::string> seen;
+  for (size_t i = 0; i < spec.added_tokens.size(); ++i) {
+    const AddedToken& token = spec.added_tokens[i];
+    if (!spec.nfc || !token.normalized || seen.insert(ToNfc(token.content)).second) continue;
+    return absl::InvalidArgumentError(
+        StrCat("added_tokens[", i, "].content ", Quoted(token.content), " equals another one after NFC"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadDigits(const JsonSection& step, PreTokenizerOptions& options) {
   using Digits = PreTokenizerOptions::Digits;
   GH_RETURN_IF_ERROR(step.CheckKnown({"type", "individual_digits"}));
@@ -288,6 +301,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view text) {
   GH_RETURN_IF_ERROR(ReadModel(file, spec.model));
   GH_RETURN_IF_ERROR(ReadAddedTokens(file, spec));
   GH_RETURN_IF_ERROR(ReadNormalizer(file, spec));
+  GH_RETURN_IF_ERROR(CheckNormalizedTokens(spec));
   GH_RETURN_IF_ERROR(ReadPreTokenizer(file, spec.pre_tokenizer));
   GH_RETURN_IF_ERROR(CheckDecoder(file));
   GH_RETURN_IF_ERROR(ReadPostProcessor(file, spec));

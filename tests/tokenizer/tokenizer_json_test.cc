@@ -128,6 +128,18 @@ TEST(TokenizerJson, RefusesAddedTokensWhoseIdsTheReferenceWouldChange) {
   ExpectRefused(file, "added_tokens[3].content");
 }
 
+// The reference finds either of the two, by chance.
+TEST(TokenizerJson, RefusesTwoTokensThatTheNormalizerMakesEqual) {
+  Json file = Abc();
+  file["added_tokens"] = Json::array({AddedTokenJson(4, "\xC3\xA9"), AddedTokenJson(5, "e\xCC\x81")});
+  for (Json& token : file["added_tokens"]) token["normalized"] = true;
+  EXPECT_NE(Parse(file), nullptr);
+  file["normalizer"] = {{"type", "NFC"}};
+  ExpectRefused(file, "added_tokens[1].content");
+  file["added_tokens"][0]["normalized"] = false;
+  EXPECT_NE(Parse(file), nullptr);
+}
+
 TEST(TokenizerJson, RefusesDamagedAddedTokens) {
   for (const char* key : {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}) {
     Json file = Abc();
