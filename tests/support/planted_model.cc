@@ -31,7 +31,6 @@ constexpr int kFarStep = 25;  // one word in 25 is on the far side: 4 %
 // The stream's dimensions: 0 and 1 carry s (as ±s/√2, so that LayerNorm's mean stays 0), 2
 // and 3 carry the sink's mark, the others everything else.
 constexpr int kFirstFree = 4, kFree = kModel - kFirstFree;
-constexpr double kBias = 0.7;  // of random neurons
 const float kHalfRoot = static_cast<float>(std::sqrt(0.5));
 
 bool IsFar(int32_t token) { return token >= kFirstWord && (token - kFirstWord) % kFarStep == 0; }
@@ -45,14 +44,14 @@ class Builder {
     AddEmbeddings();
     for (int layer = 0; layer < kLayers; ++layer) AddAttention(layer);
     AddLinearMlp(0);
-    AddRandomMlp(1, kBias);
+    AddRandomMlp(1);
     if (options_.sink) AddSink(1);
+    AddRandomMlp(2);
     if (options_.random_weights) {
-      AddRandomMlp(2, /*bias=*/0);
+      AddRandomMlp(3);
     } else {
-      AddPlantedMlp(2);
+      AddPlantedMlp(3);
     }
-    AddRandomMlp(3, kBias);
     tensors_["ln_f.weight"] = at::full({kModel}, 0.12);
     tensors_["ln_f.bias"] = at::zeros({kModel});
     return std::move(tensors_);
@@ -115,9 +114,9 @@ class Builder {
     AddMlp(layer, Normal({kModel, kMlp}, 0.1), at::full({kMlp}, 12.0), out, out.sum(0) * -12.0);
   }
 
-  // With biases of this standard deviation, neurons of every base rate.
-  void AddRandomMlp(int layer, double bias) {
-    AddMlp(layer, FreeRows(kMlp, 1).t().contiguous(), Normal({kMlp}, bias), FreeRows(kMlp, 0.08), at::zeros({kModel}));
+  // Without biases all neurons fire about 43 % of the time, where neither rule can name them.
+  void AddRandomMlp(int layer) {
+    AddMlp(layer, FreeRows(kMlp, 1).t().contiguous(), at::zeros({kMlp}), FreeRows(kMlp, 0.08), at::zeros({kModel}));
   }
 
   // One neuron that only position 0's mark wakes, for about half the tokens, and then in
@@ -134,7 +133,7 @@ class Builder {
 
   void AddPlantedMlp(int layer) {
     const double noise = options_.noise ? 1 : 0;
-    at::Tensor in = FreeRows(kMlp, noise).t().contiguous(), in_bias = Normal({kMlp}, kBias * noise);
+    at::Tensor in = FreeRows(kMlp, noise).t().contiguous(), in_bias = Normal({kMlp}, 0.7 * noise);
     at::Tensor out = FreeRows(kMlp, 0.08 * noise);
     const auto plant = [&](int neuron, float slope, double norm) {
       in.select(1, neuron).zero_();

@@ -17,17 +17,19 @@ namespace gatehouse::testing {
 //   layer 0   exactly linear on its inputs: every neuron is far on the straight side of GELU
 //   layer 1   random; with `sink`, position 0's output is enormous and follows its input
 //             non-linearly
-//   layer 2   k consensus neurons that fire unless a token is on the far side, and one
-//             exception neuron that fires only there and writes far more than the rest
-//   layer 3   random
+//   layer 2   random
+//   layer 3   k consensus neurons that fire unless a token is on the far side, and one
+//             exception neuron that fires only there and writes far more than the rest; it is
+//             the last, since a layer after it would read what these write, and follow it
 // The model predicts that its last token comes again; in the corpus that is so half the
 // time.
 struct PlantedOptions {
   int consensus = 7;  // k, at most 7
-  // Random neurons beside the planted ones in layer 2, and attention that mixes contexts.
+  // Random neurons of every base rate beside the planted ones in layer 3, and attention
+  // that mixes contexts.
   bool noise = true;
   bool sink = false;
-  // Layer 2's MLP drawn anew instead of planted, with biases of 0: nothing to find.
+  // Layer 3's MLP drawn anew instead of planted, nothing to find.
   bool random_weights = false;
   uint64_t seed = 1;
 };
@@ -35,7 +37,7 @@ struct PlantedOptions {
 // What a calibration must find.
 struct PlantedTruth {
   int linear_layer = 0;
-  int layer = 2;
+  int layer = 3;
   std::vector<int> consensus;  // ascending
   std::vector<int> exception;
 };
