@@ -58,6 +58,21 @@ TEST(NeuronDiscovery, FindsExactlyThePlantedNeurons) {
   EXPECT_DOUBLE_EQ(findings.exception[0].rate_difference, 1);
 }
 
+TEST(NeuronDiscovery, LeavesOutNeuronsOfAnOrdinaryBaseRate) {
+  // Neuron 11 fires in all high tokens and too many others; neuron 50 falls silent in all of
+  // them, but fires too seldom elsewhere.
+  const std::vector<Regime> regimes = SomeRegimes();
+  at::Tensor firing = PlantedFiring(regimes);
+  for (int64_t i = 0; i < kTokens; ++i) {
+    const bool high = regimes[i] == Regime::kHigh;
+    firing[i][11] = high || i % 10 < 3;
+    firing[i][50] = !high && i % 10 < 6;
+  }
+  const NeuronFindings findings = DiscoverNeurons(firing, regimes, 7);
+  EXPECT_THAT(Indices(findings.consensus), ElementsAre(5, 9));
+  EXPECT_THAT(Indices(findings.exception), ElementsAre(30));
+}
+
 TEST(NeuronDiscovery, KeepsAtMostTheGivenNumberOfConsensusNeurons) {
   const std::vector<Regime> regimes = SomeRegimes();
   EXPECT_THAT(Indices(DiscoverNeurons(PlantedFiring(regimes), regimes, 1).consensus), ElementsAre(5));
