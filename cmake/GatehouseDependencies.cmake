@@ -33,5 +33,4 @@ find_package(Torch 2.11 REQUIRED)
 
 if(GATEHOUSE_BUILD_TESTS)
   find_package(GTest REQUIRED)
-  include(GoogleTest)
 endif()

@@ -1,9 +1,13 @@
 // gatehouse-server: loads the models, serves them, and ends in order.
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
-#include <thread>
+#include <system_error>
 
 #include "absl/time/clock.h"
 #include "server/base/files.h"
@@ -123,10 +127,22 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
   return absl::OkStatus();
 }
 
+// OpenMP's threads spin while they wait, which takes the cores from whoever else needs
+// them.  The library reads how long from the environment before main, so the program
+// sets it and starts itself again; where that fails it goes on as it is.
+void BoundSpinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  execv(self.c_str(), argv);
+}
+
 }  // namespace
 }  // namespace gatehouse
 
 int main(int argc, char** argv) {
+  gatehouse::BoundSpinning(argv);
   const gatehouse::ParsedFlags parsed = gatehouse::ParseServerFlags(argc, argv);
   if (parsed.exit_code.has_value()) return *parsed.exit_code;
   gatehouse::ShutdownSignals signals;

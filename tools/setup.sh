@@ -5,6 +5,8 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 python="$root/.venv/bin/python"
+# Threads of OpenMP that spin while they wait take the cores from each other.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "server/engine/kernels/huge_pages.h"
+#include "server/base/huge_pages.h"
 #include "server/engine/kernels/kernels.h"
 
 namespace gatehouse {

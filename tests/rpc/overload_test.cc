@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <optional>
 #include <thread>
 
 #include "server/base/listen_address.h"
@@ -129,8 +131,9 @@ TEST_F(OverloadTest, OneCallOverTheLimitIsRefusedAtOnce) {
 // Fault case G07: by default a server answers such pings with GOAWAY.
 class KeepaliveTest : public OverloadTest {
  protected:
-  // The status of a call during which the client pings and nothing comes for 3 s.
-  grpc::Status SilentCall() {
+  // The status of a call during which the client pings every 200 ms and nothing comes:
+  // for `silence`, or until the connection breaks.
+  grpc::Status SilentCall(std::optional<std::chrono::seconds> silence) {
     StartServer();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 200);
@@ -139,23 +142,28 @@ class KeepaliveTest : public OverloadTest {
     const auto stub = v1::GenerationService::NewStub(NewChannel(arguments));
     engine_->BlockSteps();
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     const auto reader = stub->Generate(&context, Prompt("abc", 1));
     engine_->WaitUntilBlocked();
-    std::this_thread::sleep_for(std::chrono::seconds(3));
-    engine_->ReleaseSteps();
+    if (silence.has_value()) {
+      std::this_thread::sleep_for(*silence);
+      engine_->ReleaseSteps();
+    }
     (void)ReadAll(*reader);
-    return reader->Finish();
+    grpc::Status status = reader->Finish();
+    engine_->ReleaseSteps();
+    return status;
   }
 };
 
 TEST_F(KeepaliveTest, PingsAtTheAllowedRateKeepASilentCallOpen) {
   rpc_options_.min_ping_interval = absl::Milliseconds(100);
-  const grpc::Status status = SilentCall();
+  const grpc::Status status = SilentCall(std::chrono::seconds(3));
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(KeepaliveTest, FasterPingsThanAllowedEndTheConnection) {
-  const grpc::Status status = SilentCall();
+  const grpc::Status status = SilentCall(std::nullopt);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(Generate(Prompt("abc", 1)).status.ok());
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "server/base/huge_pages.h"
 #include "server/base/log.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
@@ -61,6 +62,7 @@ class WeightsLoader {
       total += count;
     }
     at::Tensor matrix = at::empty({total, columns}, dtype_);
+    PreferHugePages(matrix.mutable_data_ptr(), matrix.nbytes());
     int64_t start = 0;
     for (const at::Tensor& source : sources) {
       matrix.narrow(0, start, source.size(0)).copy_(source);

@@ -1,4 +1,4 @@
-#include "server/engine/kernels/huge_pages.h"
+#include "server/base/huge_pages.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

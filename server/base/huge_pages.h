@@ -1,5 +1,5 @@
-#ifndef GATEHOUSE_SERVER_ENGINE_KERNELS_HUGE_PAGES_H_
-#define GATEHOUSE_SERVER_ENGINE_KERNELS_HUGE_PAGES_H_
+#ifndef GATEHOUSE_SERVER_BASE_HUGE_PAGES_H_
+#define GATEHOUSE_SERVER_BASE_HUGE_PAGES_H_
 
 #include <cstddef>
 
@@ -12,4 +12,4 @@ void PreferHugePages(void* data, size_t bytes);
 
 }  // namespace gatehouse
 
-#endif  // GATEHOUSE_SERVER_ENGINE_KERNELS_HUGE_PAGES_H_
+#endif  // GATEHOUSE_SERVER_BASE_HUGE_PAGES_H_
