@@ -26,7 +26,7 @@ except ImportError as error:
 
 transformers.utils.logging.disable_progress_bar()
 SINKS, RIDGE, FIRING = 4, 0.01, 0.1
-SIZES = {"fit": 4096, "gate": 4096, "select": 512, "report": 2048}
+SIZES = {"fit": 2048, "gate": 2048, "select": 512, "report": 1024}
 
 
 def read_safetensors(path):
@@ -126,8 +126,9 @@ def check_gate(checks, layer, tensors, x, delta):
         return
     limit = np.quantile(delta, 0.25 if np.mean(delta < 0) < 0.05 else 0.5)
     scaler = StandardScaler().fit(x.astype(np.float64))
-    fit = LogisticRegression(C=1.0, tol=1e-8, max_iter=20_000).fit(scaler.transform(x.astype(np.float64)), delta <= limit)
-    theirs = fit.predict_proba(scaler.transform(x.astype(np.float64)))[:, 1]
+    inputs = scaler.transform(x.astype(np.float64))
+    fit = LogisticRegression(C=1.0, tol=1e-8, max_iter=20_000).fit(inputs, delta <= limit)
+    theirs = fit.predict_proba(inputs)[:, 1]
     ours = 1 / (1 + np.exp(-(x.astype(np.float64) @ tensors[f"layers.{layer}.gate.weight"]
                              + tensors[f"layers.{layer}.gate.bias"])))
     checks.near(f"layer {layer} gate, mean |difference of p|", np.abs(ours - theirs).mean(), 0, 2e-3)
@@ -194,7 +195,8 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         paths = {name: os.path.join(directory, name) for name in ("tokens", "splits", "calibration")}
         tokens.astype("<i4").tofile(paths["tokens"])
-        command = [args.probe, args.model, paths["calibration"], "--tokens", paths["tokens"], "--splits", paths["splits"]]
+        command = [args.probe, args.model, paths["calibration"], "--tokens", paths["tokens"],
+                   "--splits", paths["splits"]]
         for name, size in SIZES.items():
             command += [f"--{name}-tokens", str(size)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
