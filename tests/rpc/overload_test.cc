@@ -104,7 +104,8 @@ TEST_F(OverloadTest, AStormOfCancelledCallsStaysWithinTheLimits) {
   }
   engine_->ReleaseSteps();
   WaitUntil([&] { return server_->calls_in_work() == 0 && engine_->open_sequences() == 0; }, "all calls are over");
-  EXPECT_TRUE(Generate(Prompt("abc", 2)).status.ok());
+  // The last cancellations may still be on their way.
+  WaitUntil([&] { return Generate(Prompt("abc", 2)).status.ok(); }, "a call is served again");
 }
 
 TEST_F(OverloadTest, OneCallOverTheLimitIsRefusedAtOnce) {
