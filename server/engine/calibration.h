@@ -33,6 +33,31 @@ struct LayerCalibration {
   // re-initialised weights.
   double consensus_null = 0, exception_null = 0, gateway_null = 0;
   double consensus_random = 0, exception_random = 0, gateway_random = 0;
+  // How many neurons the layer's ladder keeps exact beside its own surrogate (A.7); 0: the
+  // layer has no ladder.
+  int ladder_neurons = 0;
+};
+
+// What an operating point does in one layer.  A token that is no sink goes linear where
+// p > linear_threshold, else to the ladder where p > ladder_threshold, else to the full MLP.
+// A threshold of 1 is never exceeded; one below 0 always is, and the gate is not asked.
+struct OperatingLayer {
+  float linear_threshold = 1;
+  float ladder_threshold = 1;
+};
+
+// Thresholds of all layers chosen together for a whole-model budget (A.7), and what they
+// cost and save on the report split.
+struct OperatingPoint {
+  std::string name;   // "1%"
+  double budget = 0;  // at most this relative change of perplexity: 0.01
+  std::vector<OperatingLayer> layers;
+  // Relative change of whole-model perplexity, with its 95 % interval (paired block
+  // bootstrap).
+  double cost = 0, cost_low = 0, cost_high = 0;
+  // Share of the MLPs' multiplications that were not done, over all layers and tokens.
+  double work_saved = 0;
+  double linear_fraction = 0, ladder_fraction = 0;
 };
 
 // The description that a calibration file carries beside its tensors.
@@ -51,6 +76,10 @@ struct CalibrationInfo {
   uint64_t seed = 0;
   std::string dtype;
   std::vector<LayerCalibration> layers;
+  // How the surrogates and gates came about beyond A.1 and A.3: "sequential", "ladders",
+  // "tuned" (A.7).
+  std::vector<std::string> ingredients;
+  std::vector<OperatingPoint> operating_points;  // cheapest budget first
 };
 
 // Surrogates, gates and neuron lists of one model, ready for its device.
@@ -66,6 +95,19 @@ class Calibration {
 
  private:
   CalibrationInfo info_;
+};
+
+// Whole-model gating to budgets (methods A.7): which operating points to make, and by what
+// means.
+struct BudgetOptions {
+  std::vector<double> budgets;   // relative changes of perplexity, each in (0, 10]
+  bool sequential = true;        // fit each surrogate on the stream that the ones before it made
+  bool ladders = true;           // let layers have a ladder
+  double ladder_share = 0.25;    // of a layer's neurons, kept exact
+  bool tune = true;              // tune surrogates and gates together against the full model's logits
+  int tune_steps = 0;            // 0: 200
+  int tune_sequences = 4;        // sequences of window_tokens a step
+  double tune_work_saved = 0.3;  // the share of MLP work that tuning aims to save
 };
 
 // How to calibrate (methods A.1-A.3, B.1, B.4).  Zero token counts mean the default,
@@ -84,6 +126,8 @@ struct CalibrateOptions {
   double gateable_cost_limit = 0.05;
   int max_consensus = 7;  // in [1, 64]
   uint64_t seed = 0;
+  // Whole-model gating to budgets (A.7); no budget: none of it.
+  BudgetOptions budget;
 };
 
 }  // namespace gatehouse

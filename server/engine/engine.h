@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/engine/calibration.h"
+#include "server/engine/experiment.h"
 #include "server/engine/model_info.h"
 #include "server/engine/routing.h"
 #include "server/engine/sampling.h"
@@ -79,6 +80,14 @@ class Engine {
   virtual absl::StatusOr<CalibrationInfo> Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
                                                     const std::string& path, const ProgressFn& progress,
                                                     const std::atomic<bool>& cancelled) = 0;
+
+  // Runs an experiment (methods A.2-A.6) on its corpora and reports.  `directory` is its own:
+  // what it keeps to be resumed, and the models it saves, lie there.  Blocks for long; runs
+  // beside Step and never touches the weights that serve.  Cancelled soon after `cancelled`
+  // is set.  InvalidArgument naming the option, also where a corpus is too short.
+  virtual absl::StatusOr<ExperimentResult> RunExperiment(const ExperimentSpec& spec, std::span<const Corpus> corpora,
+                                                         const std::string& directory, const ProgressFn& progress,
+                                                         const std::atomic<bool>& cancelled) = 0;
 };
 
 // Loads a Hugging Face model directory.  NotFound for a missing file or tensor (named);

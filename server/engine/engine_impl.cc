@@ -6,6 +6,7 @@
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/calibrate.h"
+#include "server/engine/analysis/experiments.h"
 #include "server/engine/engine.h"
 #include "server/engine/gating/loaded_calibration.h"
 #include "server/engine/kernels/kernels.h"
@@ -60,6 +61,12 @@ class EngineImpl final : public Engine {
       return WriteCalibrationFile(path, data);
     }));
     return ReadCalibrationFileInfo(path);
+  }
+
+  absl::StatusOr<ExperimentResult> RunExperiment(const ExperimentSpec& spec, std::span<const Corpus> corpora,
+                                                 const std::string& directory, const ProgressFn& progress,
+                                                 const std::atomic<bool>& cancelled) override {
+    return gatehouse::RunExperiment(model_, spec, corpora, directory, progress, cancelled);
   }
 
  private:

@@ -67,9 +67,8 @@ absl::StatusOr<std::shared_ptr<const Calibration>> FakeEngine::LoadCalibration(c
   return std::make_shared<FakeCalibration>(std::move(info));
 }
 
-absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
-                                                      const std::string& path, const ProgressFn& progress,
-                                                      const std::atomic<bool>& cancelled) {
+absl::Status FakeEngine::PretendToWork(std::span<const int32_t> tokens, const ProgressFn& progress,
+                                       const std::atomic<bool>& cancelled) {
   constexpr int kStages = 20;
   for (int i = 0; i < kStages; ++i) {
     progress(static_cast<double>(i) / kStages, StrCat("layer ", i, " of ", kStages));
@@ -84,6 +83,13 @@ absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& op
     }
     if (!calibration_error_.ok()) return calibration_error_;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
+                                                      const std::string& path, const ProgressFn& progress,
+                                                      const std::atomic<bool>& cancelled) {
+  GH_RETURN_IF_ERROR(PretendToWork(tokens, progress, cancelled));
   CalibrationInfo info = FakeCalibrationInfo(options.name, options_, Rfc3339Now());
   info.corpus = options.corpus;
   info.corpus_sha256 = options.corpus_sha256;
@@ -91,6 +97,30 @@ absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& op
   const std::lock_guard lock(mutex_);
   calibrating_ = false;
   return info;
+}
+
+absl::StatusOr<ExperimentResult> FakeEngine::RunExperiment(const ExperimentSpec& spec, std::span<const Corpus> corpora,
+                                                           const std::string&, const ProgressFn& progress,
+                                                           const std::atomic<bool>& cancelled) {
+  GH_RETURN_IF_ERROR(PretendToWork(corpora.front().tokens, progress, cancelled));
+  ExperimentResult result;
+  result.report.kind = ExperimentKind(spec.method);
+  result.report.title = "A fake experiment";
+  result.report.model_fingerprint = options_.fingerprint;
+  result.report.created = Rfc3339Now();
+  std::vector<std::string> labels;
+  std::vector<double> tokens;
+  for (const Corpus& corpus : corpora) {
+    result.report.corpora.push_back({corpus.label, corpus.sha256, static_cast<int64_t>(corpus.tokens.size())});
+    labels.push_back(corpus.label);
+    tokens.push_back(static_cast<double>(corpus.tokens.size()));
+  }
+  result.report.tables.push_back(
+      {"corpora", "Corpora", "", {{"label", "label", labels}, {"tokens", "tokens read", tokens}}});
+  result.arrays.push_back({"tokens", {static_cast<int64_t>(tokens.size())}, tokens});
+  const std::lock_guard lock(mutex_);
+  calibrating_ = false;
+  return result;
 }
 
 void FakeEngine::BlockCalibrations() {

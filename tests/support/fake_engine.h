@@ -49,6 +49,10 @@ class FakeEngine final : public Engine {
   absl::StatusOr<CalibrationInfo> Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
                                             const std::string& path, const ProgressFn& progress,
                                             const std::atomic<bool>& cancelled) override;
+  // A report with one table, a row a corpus, and one array; waits as calibrations do.
+  absl::StatusOr<ExperimentResult> RunExperiment(const ExperimentSpec& spec, std::span<const Corpus> corpora,
+                                                 const std::string& directory, const ProgressFn& progress,
+                                                 const std::atomic<bool>& cancelled) override;
 
   // ---- Controls
 
@@ -100,6 +104,9 @@ class FakeEngine final : public Engine {
     std::vector<uint64_t> states;  // after each position
   };
 
+  // What long work does before it has a result.
+  absl::Status PretendToWork(std::span<const int32_t> tokens, const ProgressFn& progress,
+                             const std::atomic<bool>& cancelled);
   RowResult RunRow(const Row& row);
   // The state after one more token; counts linear layers and records.
   uint64_t Advance(uint64_t state, int position, int32_t token, const Row& row, RowResult& result) const;

@@ -46,6 +46,11 @@ struct CalibrationData {
     at::Tensor surrogate_bias;    // [d_model], float32
     at::Tensor gate_weight;       // [d_model], float32
     at::Tensor gate_bias;         // [1], float32
+    // The ladder (A.7): a surrogate of what all other neurons write, and the neurons that
+    // are computed exactly beside it.  Undefined where the layer has none.
+    at::Tensor ladder_weight;   // [d_model out, d_model in], float32
+    at::Tensor ladder_bias;     // [d_model], float32
+    at::Tensor ladder_neurons;  // [m] int64, ascending
   };
   CalibrationInfo info;
   std::vector<Layer> layers;
