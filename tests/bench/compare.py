@@ -31,6 +31,10 @@ def make_model(directory, shape):
     model = GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=heads, bos_token_id=0, eos_token_id=0))
     model.save_pretrained(directory)
     tokenizer = json.loads((ROOT / "models/novella-gpt2-7m/tokenizer.json").read_text())
+    # CTranslate2 wants a token for every row of the embedding.
+    vocabulary = tokenizer["model"]["vocab"]
+    for i in range(len(vocabulary), model.config.vocab_size):
+        vocabulary[f"<unused{i}>"] = i
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 

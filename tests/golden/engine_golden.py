@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the engine's log-probabilities with transformers on random models.
+"""Compares the engine's log-probabilities with transformers on random models, or on a
+given one and the first tokens of a text.
 
   engine_golden.py --probe build/release/tests/engine_probe [--sizes tiny,small] [--device cpu]
+  engine_golden.py --probe … --directory models-local/smollm2-135m --text FILE
 
-float32: no token differs by more than 1e-4.  bfloat16: the mean difference from the
+float32: no token differs by more than 1e-4 (a given directory: 1e-3).  bfloat16: the mean difference from the
 float32 reference is under 0.02.  Exits with 77 (skipped) where transformers is absent.
 """
 import argparse
@@ -25,6 +27,7 @@ except ImportError as error:
 transformers.utils.logging.disable_progress_bar()
 VOCABULARY = {"tiny": 1003, "small": 8191, "medium": 50304}
 TOKENS = 200
+GIVEN_TOKENS = 1024
 
 
 def probe(program, directory, dtype, device, requests):
@@ -43,19 +46,30 @@ def check(name, differences, largest=None, mean=None):
     return ok
 
 
-def compare(args, directory, arch, size):
+def compare_random(args, directory, arch, size):
     reference.make(directory, arch, size, vocabulary=VOCABULARY[size])
     generator = random.Random(7)
     ids = [generator.randrange(VOCABULARY[size]) for _ in range(TOKENS)]
+    return compare(args, directory, f"{arch} {size}", ids, largest=1e-4)
+
+
+def compare_given(args):
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{args.directory}/tokenizer.json")
+    with open(args.text, encoding="utf-8") as file:
+        ids = tokenizer(file.read(100 * GIVEN_TOKENS))["input_ids"][:GIVEN_TOKENS]
+    return compare(args, args.directory, args.directory, ids, largest=1e-3)
+
+
+def compare(args, directory, name, ids, largest):
     expected = reference.logprobs(directory, ids)
     requests = [{"op": "score", "ids": ids, "chunk": chunk} for chunk in (256, 16)]
     ok = True
-    for dtype, bounds in (("float32", {"largest": 1e-4}), ("bfloat16", {"mean": 0.02})):
+    for dtype, bounds in (("float32", {"largest": largest}), ("bfloat16", {"mean": 0.02})):
         for request, answer in zip(requests, probe(args.probe, directory, dtype, args.device, requests)):
-            if len(answer.get("logprobs", [])) != TOKENS - 1:
+            if len(answer.get("logprobs", [])) != len(ids) - 1:
                 sys.exit(f"unexpected answer: {answer}")
             differences = [abs(a - b) for a, b in zip(answer["logprobs"], expected)]
-            ok &= check(f"{arch} {size} {dtype} in chunks of {request['chunk']}", differences, **bounds)
+            ok &= check(f"{name} {dtype} in chunks of {request['chunk']}", differences, **bounds)
     return ok
 
 
@@ -64,12 +78,18 @@ def main():
     parser.add_argument("--probe", required=True)
     parser.add_argument("--sizes", default="tiny,small")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--directory", help="a model of your own; needs --text")
+    parser.add_argument("--text")
     args = parser.parse_args()
+    if bool(args.directory) != bool(args.text):
+        parser.error("--directory and --text go together")
+    if args.directory:
+        sys.exit(0 if compare_given(args) else 1)
     ok = True
     for size in args.sizes.split(","):
         for arch in reference.ARCHITECTURES:
             with tempfile.TemporaryDirectory() as directory:
-                ok &= compare(args, directory, arch, size)
+                ok &= compare_random(args, directory, arch, size)
     sys.exit(0 if ok else 1)
 
 
