@@ -1,0 +1,141 @@
+// What a plot shows, taken from its table:
+// {kind, x, y, points, series, categories, …}; see draw.js for how.
+
+function plotKind(kind) {
+  const word = textOf(kind).toLowerCase().replace(/^kind_/, '');
+  return ['line', 'bar'].includes(word) ? word : 'scatter';
+}
+
+function columnOf(table, name, role) {
+  if (!name) return null;
+  const column = table.columns.find((c) => c.name === name);
+  if (!column) throw new Error(`table “${table.name}” has no column “${name}” for ${role}`);
+  return column;
+}
+
+// The value that means "nothing" in a column such as this one: no change, equal, chance.
+function referenceOf(column) {
+  const text = `${humanName(column.name)} ${column.description}`;
+  if (/\bAUC\b/i.test(text)) return {value: 0.5, text: 'chance'};
+  if (/\b(ratio|speed-?up)\b|\btimes as\b/i.test(text)) return {value: 1, text: ''};
+  if (column.style.signed || column.values.some((v) => isNumber(v) && v < 0)) return {value: 0, text: ''};
+  return null;
+}
+
+// Two columns that measure the same thing on two sides: "delta_1" and "delta_2".
+function areTwins(a, b) {
+  const stem = (column) => column.name.replace(/_?(\d+|a|b|x|y|first|second)$/, '');
+  return a.name !== b.name && stem(a) !== '' && stem(a) === stem(b);
+}
+
+// The key of a category: its text, and which of the rows that share it this is.
+function categoryKey(text, count) {
+  return `${text}\u0000${count}`;
+}
+
+function categoryText(key) {
+  return key.slice(0, key.lastIndexOf('\u0000'));
+}
+
+// Gives the points of a plot whose x is no axis of numbers their categories.
+function assignCategories(points, x) {
+  const seen = new Map();
+  const places = new Map();
+  for (const point of points) {
+    const text = x.text(point.x);
+    const mine = JSON.stringify([text, point.series]);
+    seen.set(mine, (seen.get(mine) ?? 0) + 1);
+    point.category = categoryKey(text, seen.get(mine));
+    if (!places.has(point.category)) places.set(point.category, isNumber(point.x) ? point.x : Infinity);
+  }
+  const keys = [...places.keys()];
+  return x.numeric ? keys.sort((a, b) => places.get(a) - places.get(b)) : keys;
+}
+
+function readPlot(raw, tables) {
+  const table = tables.find((t) => t.name === raw.table);
+  if (!table) throw new Error(`the report has no table “${textOf(raw.table)}”`);
+  const column = (role) => columnOf(table, textOf(raw[role]), role);
+  const [x, y, low, high, series, label] = ['x', 'y', 'low', 'high', 'series', 'label'].map(column);
+  if (!x || !y) throw new Error('it names no columns for x and y');
+  if (!y.numeric) throw new Error(`column “${y.name}” holds no numbers`);
+  const kind = plotKind(raw.kind);
+  const categorical = kind === 'bar' || !x.numeric;
+  const logX = Boolean(raw.log_x) && !categorical, logY = Boolean(raw.log_y);
+  const usable = (value, log) => isNumber(value) && (!log || value > 0);
+  const end = (of, row) => (of && usable(of.values[row], logY) ? of.values[row] : null);
+
+  const points = [];
+  let lost = 0;
+  for (let row = 0; row < table.rows; ++row) {
+    const shown = usable(y.values[row], logY) && (categorical || usable(x.values[row], logX));
+    if (!shown) ++lost;
+    if (!categorical && !usable(x.values[row], logX)) continue;
+    points.push({
+      row,
+      shown,
+      x: x.values[row],
+      y: y.values[row],
+      low: end(low, row),
+      high: end(high, row),
+      series: series ? series.text(series.values[row]) : '',
+      seriesValue: series ? series.values[row] : null,
+      label: label ? label.text(label.values[row]) : '',
+    });
+  }
+  const categories = categorical ? assignCategories(points, x) : [];
+  if (series && series.numeric) points.sort((a, b) => (a.seriesValue ?? Infinity) - (b.seriesValue ?? Infinity));
+  const names = [...new Set(points.map((p) => p.series))];
+  return {
+    kind, table, x, y, logX, logY, categorical, points, categories, lost,
+    title: textOf(raw.title) || capitalized(`${humanName(y.name)} by ${humanName(x.name)}`),
+    caption: textOf(raw.caption),
+    seriesColumn: series,
+    labelled: label !== null,
+    series: names.map((name) => points.filter((p) => p.series === name)),
+    names,
+    twins: kind === 'scatter' && !categorical && areTwins(x, y),
+  };
+}
+
+// [low, high] of an axis, with the reference where it is not far off.
+function rangeOf(values, reference, always) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  if (low > high) return null;
+  const span = high - low || Math.abs(high);
+  if (reference && (always || (reference.value > low - span && reference.value < high + span))) {
+    low = Math.min(low, reference.value);
+    high = Math.max(high, reference.value);
+  }
+  return {low, high};
+}
+
+// Where bars begin.
+function baseOf(model) {
+  return referenceOf(model.y) ?? {value: 0, text: ''};
+}
+
+function yRange(model) {
+  const values = model.points.filter((p) => p.shown)
+    .flatMap((p) => [p.y, ...(p.low === null ? [] : [p.low]), ...(p.high === null ? [] : [p.high])]);
+  if (model.logY) return rangeOf(values, null, false);
+  return model.kind === 'bar' ? rangeOf(values, baseOf(model), true) : rangeOf(values, referenceOf(model.y), false);
+}
+
+function xRange(model) {
+  const values = model.points.filter((p) => p.shown).map((p) => p.x);
+  return rangeOf(values, model.kind === 'scatter' && !model.logX ? referenceOf(model.x) : null, false);
+}
+
+// What an axis says of itself: the description where there is room, else the name.
+function axisLabel(column, room) {
+  const short = column.description.replace(/[.;(].*$/s, '').trim();
+  for (const text of [column.description.replace(/\.$/, ''), short]) {
+    if (text !== '' && textWidth(text) <= room) return text;
+  }
+  return fitted(humanName(column.name), room);
+}

@@ -1,0 +1,12 @@
+#ifndef GATEHOUSE_CLIENT_PAGE_TEMPLATE_H_
+#define GATEHOUSE_CLIENT_PAGE_TEMPLATE_H_
+
+namespace gatehouse::client {
+
+// report.html with its styles and scripts in it, and "{{report}}" where a report's JSON
+// goes; embed.cmake writes the definition.
+extern const char kReportPageTemplate[];
+
+}  // namespace gatehouse::client
+
+#endif  // GATEHOUSE_CLIENT_PAGE_TEMPLATE_H_
