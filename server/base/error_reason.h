@@ -20,6 +20,7 @@ inline constexpr std::string_view kTokenOutOfRange = "TOKEN_OUT_OF_RANGE";
 inline constexpr std::string_view kLayerOutOfRange = "LAYER_OUT_OF_RANGE";
 inline constexpr std::string_view kModelNotFound = "MODEL_NOT_FOUND";
 inline constexpr std::string_view kCalibrationNotFound = "CALIBRATION_NOT_FOUND";
+inline constexpr std::string_view kOperatingPointNotFound = "OPERATING_POINT_NOT_FOUND";
 inline constexpr std::string_view kOperationNotFound = "OPERATION_NOT_FOUND";
 inline constexpr std::string_view kCorpusNotFound = "CORPUS_NOT_FOUND";
 inline constexpr std::string_view kNotCalibrated = "NOT_CALIBRATED";

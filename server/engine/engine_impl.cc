@@ -110,6 +110,7 @@ ModelInfo Describe(const ModelWeights& model, const EngineOptions& options, at::
   info.layers = config.layers;
   info.d_model = config.d_model;
   info.d_mlp = config.d_mlp;
+  info.gated_mlp = config.gated_mlp;
   info.heads = config.heads;
   info.kv_heads = config.kv_heads;
   info.head_dim = config.head_dim;

@@ -14,6 +14,7 @@ struct ModelInfo {
   int layers = 0;
   int d_model = 0;
   int d_mlp = 0;
+  bool gated_mlp = false;  // SwiGLU: three matrices, not two
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/engine/calibration.h"
 #include "server/engine/model_info.h"
@@ -18,39 +19,51 @@ namespace gatehouse {
 enum class MlpPath : uint8_t { kFull = 0, kLinear = 1, kLadder = 2, kSkip = 3 };
 inline constexpr int kMlpPaths = 4;
 
-enum class GatingMode { kFull, kLinear, kGated };
+enum class GatingMode { kFull, kLinear, kGated, kLadder };
 
 // A gating policy as a caller states it.
 struct GatingRequest {
   GatingMode mode = GatingMode::kFull;
   std::optional<float> threshold;         // in [0, 1]; 0.5 when absent
   std::map<int, float> layer_thresholds;  // of single layers, before `threshold`; kGated only
-  // Empty: the mode's default.  kLinear: all.  kGated: those the calibration calls
-  // gateable and those that have a threshold of their own.
+  // In [0, 1]; kGated only.  Of the tokens that do not go linear, those with p above it take
+  // the ladder, in layers that have one.  1 when absent: no ladder.
+  std::optional<float> ladder_threshold;
+  // Empty: the mode's default.  kLinear: all.  kLadder: those that have a ladder.  kGated:
+  // those the calibration calls gateable and those that have a threshold of their own.
   std::vector<int> layers;
+  // Name of an operating point of the calibration, in the place of all thresholds and
+  // layers; kGated only.
+  std::string operating_point;
 };
 
 // A gating policy resolved against a model and a calibration: what each layer does.
 // An immutable value, shared freely.
 //
-// Polarity, everywhere: p = P(linear is fine); a token goes linear iff p > threshold.
+// Polarity, everywhere: p = P(linear is fine).  A token that is no sink goes linear iff
+// p > the layer's linear threshold, else takes the ladder iff p > its ladder threshold, else
+// the full MLP.
 class RoutingPolicy {
  public:
-  enum class Rule : uint8_t { kFull, kLinear, kGated };
+  // kGated asks the gate; the others need not.
+  enum class Rule : uint8_t { kFull, kLinear, kLadder, kGated };
 
   // Every layer in full; needs no calibration.  A calibration may still be given: it
   // is what nonlinearity and consensus records are measured with.
   static RoutingPolicy Full(const ModelInfo& model, std::shared_ptr<const Calibration> calibration = nullptr);
 
   // InvalidArgument naming the field for a threshold outside [0, 1] (or NaN), a layer
-  // out of range, given twice, or a layer threshold outside `layers`;
-  // FailedPrecondition when the mode needs a calibration and there is none.
+  // out of range, given twice or (kLadder) without a ladder, a layer threshold outside
+  // `layers`, or fields that exclude each other; NotFound for an operating point that the
+  // calibration does not have; FailedPrecondition when the mode needs a calibration and
+  // there is none.
   static absl::StatusOr<RoutingPolicy> Create(const GatingRequest& request, const ModelInfo& model,
                                               std::shared_ptr<const Calibration> calibration);
 
   int layers() const { return static_cast<int>(rules_.size()); }
   Rule rule(int layer) const { return rules_[layer]; }
-  float threshold(int layer) const { return thresholds_[layer]; }
+  // What a gate's p is compared with, where rule(layer) is kGated.
+  const OperatingLayer& thresholds(int layer) const { return thresholds_[layer]; }
   bool all_full() const { return all_full_; }
   // The first positions of a sequence always run in full.
   int sink_positions() const { return sink_positions_; }
@@ -60,8 +73,13 @@ class RoutingPolicy {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  // The next two set the rules and notes of a policy that so far runs in full.
+  absl::Status Choose(const GatingRequest& request, const std::vector<bool>& named);
+  absl::Status TakeOperatingPoint(const std::string& name);
+  void SetLayer(int layer, const OperatingLayer& thresholds);
+
   std::vector<Rule> rules_;
-  std::vector<float> thresholds_;
+  std::vector<OperatingLayer> thresholds_;
   bool all_full_ = true;
   int sink_positions_ = 0;
   std::shared_ptr<const Calibration> calibration_;

@@ -59,8 +59,8 @@ struct TokenRecords {
   int tokens = 0;
   int layers = 0;
   std::vector<MlpPath> path;         // routing
-  std::vector<float> gate_margin;    // routing: p − threshold; NaN where no gate decided
-  std::vector<float> nonlinearity;   // ‖y − ŷ‖; NaN where the token went linear
+  std::vector<float> gate_margin;    // routing: p − linear threshold; NaN where no gate decided
+  std::vector<float> nonlinearity;   // ‖y − ŷ‖; NaN where the full MLP was not computed
   std::vector<float> output_norm;    // nonlinearity or consensus: ‖what the MLP wrote‖
   std::vector<int16_t> level;        // consensus: how many fire; −1 where unknown
   std::vector<uint64_t> fired;       // consensus: bit i is the calibration's i-th consensus neuron
@@ -76,8 +76,11 @@ struct RowResult {
   std::optional<SampledToken> sampled;
   std::vector<float> target_logprobs;                 // [tokens], NaN where no target
   std::vector<std::vector<TokenLogprob>> target_top;  // [tokens] when top_alternatives > 0 and targets given
-  // Positions of this row that went linear, per layer; the rest went full.
-  std::vector<uint32_t> linear_tokens;  // [layers]
+  // Positions of this row that went linear and that took the ladder, per layer; the rest went
+  // full.
+  std::vector<uint32_t> linear_tokens, ladder_tokens;  // [layers]
+  // Positions for which the layer's gate was asked.
+  std::vector<uint32_t> gated_tokens;  // [layers]
   TokenRecords records;
 };
 

@@ -14,6 +14,7 @@ namespace gatehouse::testing {
 struct KernelCalls {
   std::map<const void*, int64_t> linear_rows;  // by the weight's memory
   int attentions = 0;
+  int64_t dot_rows = 0;                // gates asked
   std::function<void()> on_attention;  // called before each, where set
 
   int64_t RowsThrough(const LinearWeights& weights) const {
@@ -47,6 +48,7 @@ class CountingKernels final : public Kernels {
     return inner_->Attention(qkv, config, layer, kv, segments, group);
   }
   std::vector<float> Dot(const at::Tensor& x, const at::Tensor& w, float bias) override {
+    calls_.dot_rows += x.size(0);
     return inner_->Dot(x, w, bias);
   }
   std::vector<float> RowNorms(const at::Tensor& x, const at::Tensor* y) override { return inner_->RowNorms(x, y); }

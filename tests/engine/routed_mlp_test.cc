@@ -110,7 +110,7 @@ Reference ReferenceRun(const ModelWeights& model, const std::vector<int32_t>& to
         const std::vector<double> weight = ToDoubles(calibration.layer(layer).gate_weight);
         double z = calibration.layer(layer).gate_bias;
         for (size_t i = 0; i < token.size(); ++i) z += token[i] * weight[i];
-        const double margin = 1 / (1 + std::exp(-z)) - policy.threshold(layer);
+        const double margin = 1 / (1 + std::exp(-z)) - policy.thresholds(layer).linear_threshold;
         if (position >= kSinks) reference.smallest_margin = std::min(reference.smallest_margin, std::abs(margin));
         linear = margin > 0;
       }

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 
+#include "server/base/error_reason.h"
+#include "server/engine/mlp_work.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
@@ -54,10 +57,11 @@ TEST(RoutingPolicy, FullNeedsNoCalibration) {
   EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kFull, Rule::kFull, Rule::kFull));
 }
 
-TEST(RoutingPolicy, LinearAndGatedNeedACalibration) {
-  for (const GatingMode mode : {GatingMode::kLinear, GatingMode::kGated}) {
-    EXPECT_THAT(RoutingPolicy::Create({.mode = mode, .threshold = {}, .layer_thresholds = {}, .layers = {}},
-                                      FourLayers(), nullptr),
+TEST(RoutingPolicy, AllModesButFullNeedACalibration) {
+  for (const GatingMode mode : {GatingMode::kLinear, GatingMode::kGated, GatingMode::kLadder}) {
+    GatingRequest request;
+    request.mode = mode;
+    EXPECT_THAT(RoutingPolicy::Create(request, FourLayers(), nullptr),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("calibration")));
   }
 }
@@ -79,7 +83,7 @@ TEST(RoutingPolicy, GatedTakesTheGateableLayersByDefault) {
   const auto policy = Create(request);
   ASSERT_TRUE(policy.ok());
   EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kGated, Rule::kGated, Rule::kFull));
-  EXPECT_EQ(policy->threshold(1), 0.5f);
+  EXPECT_EQ(policy->thresholds(1).linear_threshold, 0.5f);
 }
 
 TEST(RoutingPolicy, SaysSoWhenNoLayerIsGateable) {
@@ -100,8 +104,8 @@ TEST(RoutingPolicy, NamedLayersReplaceTheDefault) {
   const auto policy = Create(request);
   ASSERT_TRUE(policy.ok());
   EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kGated, Rule::kFull, Rule::kFull, Rule::kGated));
-  EXPECT_EQ(policy->threshold(0), 0.25f);
-  EXPECT_EQ(policy->threshold(3), 0.75f);
+  EXPECT_EQ(policy->thresholds(0).linear_threshold, 0.25f);
+  EXPECT_EQ(policy->thresholds(3).linear_threshold, 0.75f);
 }
 
 TEST(RoutingPolicy, ALayerWithAThresholdOfItsOwnIsGatedThoughNotGateable) {
@@ -174,6 +178,151 @@ TEST(RoutingPolicy, RefusesLayerThresholdsOutOfPlace) {
   request.layers = {};
   request.layer_thresholds = {{4, 0.5f}};
   EXPECT_THAT(Create(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[0, 4)")));
+}
+
+// Layers 1 and 3 have a ladder, layers 1 and 2 are gateable.
+absl::StatusOr<RoutingPolicy> CreateWithLadders(const GatingRequest& request) {
+  CalibrationInfo info;
+  info.layers.resize(4);
+  info.layers[1].gateable = info.layers[2].gateable = true;
+  info.layers[1].ladder_neurons = info.layers[3].ladder_neurons = 8;
+  info.operating_points = {{.name = "1%", .layers = {{0.5f, 1}, {0.75f, 0.25f}, {-1, 1}, {1, -1}}},
+                           {.name = "static", .layers = {{1, 1}, {1, 0.25f}, {2, 1}, {0.5f, -1}}}};
+  return RoutingPolicy::Create(request, FourLayers(), std::make_shared<FakeCalibration>(info));
+}
+
+TEST(RoutingPolicy, LadderTakesTheLayersThatHaveOne) {
+  GatingRequest request;
+  request.mode = GatingMode::kLadder;
+  auto policy = CreateWithLadders(request);
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kLadder, Rule::kFull, Rule::kLadder));
+  EXPECT_FALSE(policy->all_full());
+  request.layers = {3};
+  policy = CreateWithLadders(request);
+  ASSERT_TRUE(policy.ok());
+  EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kFull, Rule::kFull, Rule::kLadder));
+  request.layers = {2};
+  EXPECT_THAT(CreateWithLadders(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 2, which has no ladder")));
+}
+
+TEST(RoutingPolicy, SaysSoWhenNoLayerHasALadder) {
+  GatingRequest request;
+  request.mode = GatingMode::kLadder;
+  auto policy = Create(request);
+  ASSERT_TRUE(policy.ok());
+  EXPECT_TRUE(policy->all_full());
+  EXPECT_THAT(policy->notes(), ElementsAre("no layer has a ladder: ran in full"));
+  request.mode = GatingMode::kGated;
+  request.ladder_threshold = 0.25f;
+  policy = Create(request);
+  ASSERT_TRUE(policy.ok());
+  EXPECT_THAT(policy->notes(), ElementsAre("no chosen layer has a ladder: ran without"));
+}
+
+TEST(RoutingPolicy, ALadderThresholdIsForTheChosenLayersThatHaveALadder) {
+  GatingRequest request;
+  request.mode = GatingMode::kGated;
+  request.threshold = 1.0f;
+  request.ladder_threshold = 0.25f;
+  const auto policy = CreateWithLadders(request);
+  ASSERT_TRUE(policy.ok());
+  // Layer 2 is gateable and has none: at threshold 1 it runs in full.
+  EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kGated, Rule::kFull, Rule::kFull));
+  EXPECT_EQ(policy->thresholds(1).linear_threshold, 1);
+  EXPECT_EQ(policy->thresholds(1).ladder_threshold, 0.25f);
+  EXPECT_THAT(policy->notes(), IsEmpty());
+  request.ladder_threshold = 1.0f;
+  EXPECT_TRUE(CreateWithLadders(request)->all_full());
+}
+
+TEST(RoutingPolicy, RefusesALadderThresholdOutOfPlace) {
+  for (const float bad : {-0.001f, 1.001f, std::numeric_limits<float>::quiet_NaN()}) {
+    GatingRequest request;
+    request.mode = GatingMode::kGated;
+    request.ladder_threshold = bad;
+    EXPECT_THAT(CreateWithLadders(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     AllOf(HasSubstr("ladder_threshold"), HasSubstr("[0, 1]"))));
+  }
+  for (const GatingMode mode : {GatingMode::kFull, GatingMode::kLinear, GatingMode::kLadder}) {
+    GatingRequest request;
+    request.mode = mode;
+    request.ladder_threshold = 0.5f;
+    EXPECT_THAT(CreateWithLadders(request),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ladder_threshold is only for gated")));
+  }
+}
+
+// A threshold below 0 is always exceeded and one of 1 never: the gate need not be asked.
+TEST(RoutingPolicy, AnOperatingPointSetsTheRuleOfEveryLayer) {
+  GatingRequest request;
+  request.mode = GatingMode::kGated;
+  request.operating_point = "1%";
+  auto policy = CreateWithLadders(request);
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kGated, Rule::kGated, Rule::kLinear, Rule::kLadder));
+  EXPECT_EQ(policy->thresholds(1).linear_threshold, 0.75f);
+  EXPECT_EQ(policy->thresholds(1).ladder_threshold, 0.25f);
+  request.operating_point = "static";
+  policy = CreateWithLadders(request);
+  ASSERT_TRUE(policy.ok());
+  EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kGated, Rule::kFull, Rule::kGated));
+}
+
+TEST(RoutingPolicy, RefusesAnUnknownOperatingPointAndNamesThoseThereAre) {
+  GatingRequest request;
+  request.mode = GatingMode::kGated;
+  request.operating_point = "3%";
+  const auto policy = CreateWithLadders(request);
+  EXPECT_THAT(policy, StatusIs(absl::StatusCode::kNotFound, HasSubstr("these: 1%, static")));
+  EXPECT_EQ(ReasonOf(policy.status()), "OPERATING_POINT_NOT_FOUND");
+  EXPECT_THAT(Create(request), StatusIs(absl::StatusCode::kNotFound, HasSubstr("it has none")));
+}
+
+TEST(RoutingPolicy, AnOperatingPointStandsAlone) {
+  const auto refuses = [](const char* field, const std::function<void(GatingRequest&)>& change) {
+    GatingRequest request;
+    request.mode = GatingMode::kGated;
+    request.operating_point = "1%";
+    change(request);
+    EXPECT_THAT(CreateWithLadders(request),
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("operating_point"), HasSubstr(field))));
+  };
+  refuses("and threshold", [](GatingRequest& r) { r.threshold = 0.5f; });
+  refuses("and layer_thresholds", [](GatingRequest& r) { r.layer_thresholds = {{1, 0.5f}}; });
+  refuses("and ladder_threshold", [](GatingRequest& r) { r.ladder_threshold = 0.5f; });
+  refuses("and layers", [](GatingRequest& r) { r.layers = {1}; });
+  for (const GatingMode mode : {GatingMode::kFull, GatingMode::kLinear, GatingMode::kLadder}) {
+    refuses("only for gated mode", [mode](GatingRequest& r) { r.mode = mode; });
+  }
+}
+
+TEST(MlpWork, CountsTheMultiplicationsOfEveryPath) {
+  ModelInfo model;
+  model.d_model = 10;
+  model.d_mlp = 40;
+  EXPECT_EQ(FullMlpWork(model), 800);
+  EXPECT_EQ(LinearMlpWork(model), 100);
+  EXPECT_EQ(LadderMlpWork(model, 5), 200);
+  EXPECT_EQ(GateWork(model), 10);
+  model.gated_mlp = true;
+  EXPECT_EQ(FullMlpWork(model), 1200);
+  EXPECT_EQ(LadderMlpWork(model, 5), 250);
+}
+
+TEST(MlpWork, SavesNothingInFullAndEverythingThatWasNotDoneElsewhere) {
+  ModelInfo model;
+  model.d_model = 10;
+  model.d_mlp = 40;
+  EXPECT_EQ(MlpWorkSaved(model, {}), 0);
+  const LayerTraffic full{.full = 7};
+  EXPECT_EQ(MlpWorkSaved(model, {&full, 1}), 0);
+  const LayerTraffic asked{.full = 7, .gated = 7};
+  EXPECT_NEAR(MlpWorkSaved(model, {&asked, 1}), -10.0 / 800, 1e-12);
+  const std::vector<LayerTraffic> mixed = {{.full = 4},
+                                           {.full = 1, .linear = 2, .ladder = 1, .gated = 3, .ladder_neurons = 5}};
+  EXPECT_NEAR(MlpWorkSaved(model, mixed), 1 - (5 * 800 + 2 * 100 + 200 + 3 * 10) / 6400.0, 1e-12);
 }
 
 TEST(RoutingPolicy, RefusesACalibrationOfAnotherDepth) {

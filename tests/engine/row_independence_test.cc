@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <tuple>
 
@@ -29,7 +30,7 @@ struct Answer {
   std::vector<float> logprobs;
   std::vector<float> margins;
   std::vector<float> norms;
-  std::vector<uint32_t> linear_tokens;
+  std::vector<uint32_t> linear_tokens, ladder_tokens;
 
   bool operator==(const Answer&) const = default;
 };
@@ -44,6 +45,7 @@ void Append(const RowResult& result, Answer& answer) {
   for (const float margin : result.records.gate_margin) answer.margins.push_back(margin == margin ? margin : -9);
   for (const float norm : result.records.output_norm) answer.norms.push_back(norm);
   answer.linear_tokens.insert(answer.linear_tokens.end(), result.linear_tokens.begin(), result.linear_tokens.end());
+  answer.ladder_tokens.insert(answer.ladder_tokens.end(), result.ladder_tokens.begin(), result.ladder_tokens.end());
 }
 
 // Runs the requests in shared steps, each for `steps` tokens.
@@ -94,21 +96,27 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Each row's tokens and numbers are the bits of its solo run, whatever runs beside it:
-// other policies, other calibrations, prefills long and short, records.  Also N12: the
+// other policies (all three paths), other calibrations, prefills long and short, records.  Also N12: the
 // same seed gives the same draws alone, again, and with seven others.
 TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongSevenOthers) {
   TestEngine engine(MakeTestModel({.architecture = std::get<0>(GetParam()), .dtype = std::get<1>(GetParam())}),
                     std::get<2>(GetParam()));
   const auto calibration = MakeTestCalibration(engine.model(), {});
   const auto other = MakeTestCalibration(engine.model(), {.sink_positions = 1, .seed = 20, .gate_bias = 0.5f});
-  GatingRequest linear{.mode = GatingMode::kLinear, .threshold = {}, .layer_thresholds = {}, .layers = {}};
-  GatingRequest gated{.mode = GatingMode::kGated, .threshold = 0.5f, .layer_thresholds = {}, .layers = {}};
-  GatingRequest mixed{.mode = GatingMode::kGated, .threshold = 0.4f, .layer_thresholds = {{1, 0.6f}}, .layers = {0, 1}};
+  GatingRequest linear, ladder, gated, mixed;
+  linear.mode = GatingMode::kLinear;
+  ladder.mode = GatingMode::kLadder;
+  gated.mode = mixed.mode = GatingMode::kGated;
+  gated.threshold = 0.6f;
+  gated.ladder_threshold = 0.35f;
+  mixed.threshold = 0.4f;
+  mixed.layer_thresholds = {{1, 0.6f}};
+  mixed.layers = {0, 1};
   const std::vector<RoutingPolicy> policies = {
       RoutingPolicy::Full(InfoOf(engine.model())),    MakePolicy(engine.model(), linear, calibration),
       MakePolicy(engine.model(), gated, calibration), MakePolicy(engine.model(), gated, other),
       MakePolicy(engine.model(), mixed, other),       RoutingPolicy::Full(InfoOf(engine.model()), other),
-      MakePolicy(engine.model(), linear, other),      MakePolicy(engine.model(), mixed, calibration)};
+      MakePolicy(engine.model(), ladder, other),      MakePolicy(engine.model(), mixed, calibration)};
   std::vector<Request> requests(policies.size());
   const std::vector<int> lengths = {1, 40, 16, 17, 9, 30, 2, 5};
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -124,6 +132,14 @@ TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongSevenOthers) {
     EXPECT_EQ(RunTogether(engine, {requests[i]}, 12).front(), together[i]) << "request " << i;
   }
   EXPECT_EQ(RunTogether(engine, requests, 12), together);
+  // Three ways in one batch.
+  for (const size_t i : {2, 3}) {
+    const uint32_t linear_tokens = std::reduce(together[i].linear_tokens.begin(), together[i].linear_tokens.end());
+    const uint32_t ladder_tokens = std::reduce(together[i].ladder_tokens.begin(), together[i].ladder_tokens.end());
+    EXPECT_GT(linear_tokens, 0u);
+    EXPECT_GT(ladder_tokens, 0u);
+    EXPECT_LT(linear_tokens + ladder_tokens, together[i].linear_tokens.size() / 12 * (requests[i].prompt.size() + 11));
+  }
 }
 
 }  // namespace

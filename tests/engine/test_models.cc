@@ -1,14 +1,18 @@
 #include "tests/engine/test_models.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <utility>
 
 namespace gatehouse::testing {
@@ -20,6 +24,7 @@ class RandomTensors {
   explicit RandomTensors(uint64_t seed) : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {}
 
   at::Tensor Normal(at::IntArrayRef shape, double scale) { return at::randn(shape, generator_).mul_(scale); }
+  at::Tensor Permutation(int64_t count) { return at::randperm(count, generator_, at::kLong); }
 
  private:
   at::Generator generator_;
@@ -97,41 +102,48 @@ ModelWeights MakeTestModel(const TestModelOptions& options) {
   return model;
 }
 
+CalibrationData MakeTestCalibrationData(const ModelWeights& model, const TestCalibrationOptions& options) {
+  const ModelConfig& config = model.config;
+  RandomTensors random(options.seed), random_ladders(options.seed + 1000);
+  std::mt19937_64 engine(options.seed);
+  CalibrationData data;
+  data.info.name = "test";
+  data.info.model_fingerprint = model.fingerprint;
+  data.info.sink_positions = options.sink_positions;
+  const auto matrix = [&](RandomTensors& from) {
+    return MakeLinear(from, config.d_model, config.d_model, at::kFloat, /*bias=*/true);
+  };
+  for (int i = 0; i < config.layers; ++i) {
+    LayerCalibration& described = data.info.layers.emplace_back();
+    described.gateable = true;
+    CalibrationData::Layer& layer = data.layers.emplace_back();
+    const LinearWeights surrogate = matrix(random), ladder = matrix(random_ladders);
+    layer.surrogate_weight = surrogate.weight;
+    layer.surrogate_bias = surrogate.bias;
+    layer.gate_weight = random.Normal({config.d_model}, 0.3);
+    layer.gate_bias = at::full({1}, options.gate_bias);
+    for (int k = 0; k < 7; ++k) described.consensus.push_back({.neuron = static_cast<int>(engine() % config.d_mlp)});
+    described.exception.push_back({.neuron = static_cast<int>(engine() % config.d_mlp)});
+    if (options.ladder_neurons == 0) continue;
+    layer.ladder_weight = ladder.weight;
+    layer.ladder_bias = ladder.bias;
+    layer.ladder_neurons =
+        std::get<0>(at::sort(random_ladders.Permutation(config.d_mlp).narrow(0, 0, options.ladder_neurons)));
+  }
+  return data;
+}
+
 std::shared_ptr<const LoadedCalibration> MakeTestCalibration(const ModelWeights& model,
                                                              const TestCalibrationOptions& options) {
-  const ModelConfig& config = model.config;
-  RandomTensors random(options.seed);
-  std::mt19937_64 engine(options.seed);
-  CalibrationInfo info;
-  info.name = "test";
-  info.model_fingerprint = model.fingerprint;
-  info.sink_positions = options.sink_positions;
-  std::vector<LoadedCalibration::Layer> layers;
-  for (int i = 0; i < config.layers; ++i) {
-    LayerCalibration& described = info.layers.emplace_back();
-    described.gateable = true;
-    LoadedCalibration::Layer& layer = layers.emplace_back();
-    layer.surrogate =
-        MakeLinear(random, config.d_model, config.d_model, model.token_embedding.scalar_type(), /*bias=*/true);
-    layer.gate_weight = random.Normal({config.d_model}, 0.3);
-    layer.gate_bias = options.gate_bias;
-    std::vector<int64_t> consensus, exceptions;
-    for (int k = 0; k < 7; ++k) {
-      consensus.push_back(static_cast<int64_t>(engine() % config.d_mlp));
-      described.consensus.push_back({.neuron = static_cast<int>(consensus.back())});
-    }
-    exceptions.push_back(static_cast<int64_t>(engine() % config.d_mlp));
-    described.exception.push_back({.neuron = static_cast<int>(exceptions.back())});
-    layer.consensus_rows = at::tensor(consensus, at::kLong);
-    layer.exception_rows = at::tensor(exceptions, at::kLong);
-  }
-  return std::make_shared<LoadedCalibration>(std::move(info), std::move(layers));
+  return PlaceCalibration(MakeTestCalibrationData(model, options), model);
 }
 
 ModelInfo InfoOf(const ModelWeights& model) {
   ModelInfo info;
   info.layers = model.config.layers;
   info.d_model = model.config.d_model;
+  info.d_mlp = model.config.d_mlp;
+  info.gated_mlp = model.config.gated_mlp;
   info.vocab_size = model.config.vocab_size;
   info.context = model.config.context;
   info.fingerprint = model.fingerprint;
@@ -162,7 +174,9 @@ TestEngine::TestEngine(ModelWeights model, std::unique_ptr<Kernels> kernels, int
 TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t>& tokens, const RoutingPolicy& policy,
                                   std::vector<int> chunks, const RecordRequest& records) {
   Run run;
-  run.linear_tokens.assign(model_.config.layers, 0);
+  for (auto* counts : {&run.linear_tokens, &run.ladder_tokens, &run.gated_tokens}) {
+    counts->assign(model_.config.layers, 0);
+  }
   std::vector<int32_t> targets(tokens.begin() + 1, tokens.end());
   targets.push_back(-1);
   size_t at = 0;
@@ -179,7 +193,11 @@ TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t
     run.status = result.status;
     if (!run.status.ok()) return run;
     run.logprobs.insert(run.logprobs.end(), result.target_logprobs.begin(), result.target_logprobs.end());
-    for (int layer = 0; layer < model_.config.layers; ++layer) run.linear_tokens[layer] += result.linear_tokens[layer];
+    for (int layer = 0; layer < model_.config.layers; ++layer) {
+      run.linear_tokens[layer] += result.linear_tokens[layer];
+      run.ladder_tokens[layer] += result.ladder_tokens[layer];
+      run.gated_tokens[layer] += result.gated_tokens[layer];
+    }
     run.records.push_back(std::move(result.records));
     at += count;
   }

@@ -28,13 +28,15 @@ struct TestModelOptions {
 };
 ModelWeights MakeTestModel(const TestModelOptions& options);
 
-// A calibration of random surrogates, gates and neuron lists for `model`; every layer
-// gateable.  Gates open for about half of the tokens.
+// A calibration of random surrogates, gates, ladders and neuron lists for `model`; every
+// layer gateable.  Gates open for about half of the tokens.
 struct TestCalibrationOptions {
   int sink_positions = 4;
   uint64_t seed = 2;
   float gate_bias = 0;
+  int ladder_neurons = 23;  // 0: no ladders
 };
+CalibrationData MakeTestCalibrationData(const ModelWeights& model, const TestCalibrationOptions& options);
 std::shared_ptr<const LoadedCalibration> MakeTestCalibration(const ModelWeights& model,
                                                              const TestCalibrationOptions& options);
 
@@ -66,7 +68,7 @@ class TestEngine {
   struct Run {
     absl::Status status;
     std::vector<float> logprobs;
-    std::vector<uint32_t> linear_tokens;
+    std::vector<uint32_t> linear_tokens, ladder_tokens, gated_tokens;
     std::vector<TokenRecords> records;  // of each piece
   };
   Run Score(SequenceId sequence, const std::vector<int32_t>& tokens, const RoutingPolicy& policy,

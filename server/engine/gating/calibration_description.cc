@@ -21,6 +21,8 @@ using Json = nlohmann::json;
 constexpr std::string_view kFormat = "gatehouse.calibration";
 constexpr std::string_view kVersion = "1";
 constexpr size_t kMostFindings = 64;
+constexpr size_t kMostOperatingPoints = 64;
+constexpr size_t kMostIngredients = 16;
 
 // The numbers of a layer, by their key.
 struct NumberField {
@@ -56,6 +58,23 @@ constexpr FindingsField kLayerFindings[] = {
     {"gateway", &LayerCalibration::gateway},
 };
 
+// The numbers of an operating point, by their key.
+struct PointField {
+  const char* key;
+  double low, high;
+  double OperatingPoint::*member;
+};
+constexpr double kAny = std::numeric_limits<double>::max();
+constexpr PointField kPointNumbers[] = {
+    {"budget", 0, 10, &OperatingPoint::budget},
+    {"cost", -1, kAny, &OperatingPoint::cost},
+    {"cost_low", -1, kAny, &OperatingPoint::cost_low},
+    {"cost_high", -1, kAny, &OperatingPoint::cost_high},
+    {"work_saved", -1, 1, &OperatingPoint::work_saved},
+    {"linear_fraction", 0, 1, &OperatingPoint::linear_fraction},
+    {"ladder_fraction", 0, 1, &OperatingPoint::ladder_fraction},
+};
+
 Json FindingsJson(const std::vector<NeuronFinding>& findings) {
   Json list = Json::array();
   for (const NeuronFinding& finding : findings) {
@@ -69,6 +88,16 @@ Json LayerJson(const LayerCalibration& layer) {
   Json object = {{"gateable", layer.gateable}};
   for (const NumberField& field : kLayerNumbers) object[field.key] = layer.*field.member;
   for (const FindingsField& field : kLayerFindings) object[field.key] = FindingsJson(layer.*field.member);
+  return object;
+}
+
+Json PointJson(const OperatingPoint& point) {
+  Json object = {{"name", point.name}, {"layers", Json::array()}};
+  for (const PointField& field : kPointNumbers) object[field.key] = point.*field.member;
+  for (const OperatingLayer& layer : point.layers) {
+    object["layers"].push_back(
+        {{"linear_threshold", layer.linear_threshold}, {"ladder_threshold", layer.ladder_threshold}});
+  }
   return object;
 }
 
@@ -162,7 +191,6 @@ absl::Status ReadFindings(const Json& list, const std::string& where, std::vecto
 absl::StatusOr<LayerCalibration> ReadLayer(const Json& object, int index, double cost_limit) {
   const std::string where = StrCat("calibration.layers[", index, "]");
   if (!object.is_object()) return absl::InvalidArgumentError(StrCat(where, " is not an object"));
-  constexpr double kAny = std::numeric_limits<double>::max();
   Reader reader(object, StrCat(where, "."));
   LayerCalibration layer;
   for (const NumberField& field : kLayerNumbers) {
@@ -191,10 +219,68 @@ absl::Status ReadLayers(const Json& list, int layers, CalibrationInfo& info) {
   return absl::OkStatus();
 }
 
+absl::Status ReadThreshold(Reader& reader, const char* key, float& threshold) {
+  double number = threshold;
+  GH_RETURN_IF_ERROR(reader.Read(key, -1, 1, number));
+  threshold = static_cast<float>(number);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OperatingPoint> ReadPoint(const Json& object, const std::string& where, int layers) {
+  if (!object.is_object()) return absl::InvalidArgumentError(StrCat(where, " is not an object"));
+  Reader reader(object, StrCat(where, "."));
+  OperatingPoint point;
+  GH_RETURN_IF_ERROR(reader.Read("name", point.name));
+  if (point.name.empty()) return reader.Error("name", "is missing or empty");
+  for (const PointField& field : kPointNumbers) {
+    GH_RETURN_IF_ERROR(reader.Read(field.key, field.low, field.high, point.*field.member));
+  }
+  if (!reader.Has("layers") || !object["layers"].is_array() || object["layers"].size() != static_cast<size_t>(layers)) {
+    return reader.Error("layers", StrCat("is not a list of ", layers, " objects, one a layer"));
+  }
+  for (const Json& item : object["layers"]) {
+    const std::string entry = StrCat(where, ".layers[", point.layers.size(), "]");
+    if (!item.is_object()) return absl::InvalidArgumentError(StrCat(entry, " is not an object"));
+    Reader thresholds(item, StrCat(entry, "."));
+    OperatingLayer& layer = point.layers.emplace_back();
+    GH_RETURN_IF_ERROR(ReadThreshold(thresholds, "linear_threshold", layer.linear_threshold));
+    GH_RETURN_IF_ERROR(ReadThreshold(thresholds, "ladder_threshold", layer.ladder_threshold));
+    GH_RETURN_IF_ERROR(thresholds.CheckNothingElse());
+  }
+  GH_RETURN_IF_ERROR(reader.CheckNothingElse());
+  return point;
+}
+
+absl::Status ReadPoints(const Json& list, int layers, CalibrationInfo& info) {
+  const std::string where = "calibration.operating_points";
+  if (!list.is_array() || list.size() > kMostOperatingPoints) {
+    return absl::InvalidArgumentError(StrCat(where, " is not a list of at most ", kMostOperatingPoints));
+  }
+  std::set<std::string> seen;
+  for (size_t i = 0; i < list.size(); ++i) {
+    GH_ASSIGN_OR_RETURN(OperatingPoint point, ReadPoint(list[i], StrCat(where, "[", i, "]"), layers));
+    if (!seen.insert(point.name).second) {
+      return absl::InvalidArgumentError(StrCat(where, " has two of the name of entry ", i));
+    }
+    info.operating_points.push_back(std::move(point));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadIngredients(const Json& list, CalibrationInfo& info) {
+  const absl::Status error = absl::InvalidArgumentError(
+      StrCat("calibration.ingredients is not a list of at most ", kMostIngredients, " strings"));
+  if (!list.is_array() || list.size() > kMostIngredients) return error;
+  for (const Json& item : list) {
+    if (!item.is_string()) return error;
+    info.ingredients.push_back(item.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadDescription(const Json& object, int layers, CalibrationInfo& info) {
   if (!object.is_object()) return absl::InvalidArgumentError("calibration is not a JSON object");
   constexpr int64_t kMost = int64_t{1} << 53;
-  constexpr double kAny = std::numeric_limits<double>::max();
   Reader reader(object, "calibration.");
   GH_RETURN_IF_ERROR(reader.Read("name", info.name));
   GH_RETURN_IF_ERROR(reader.Read("created", info.created));
@@ -214,6 +300,8 @@ absl::Status ReadDescription(const Json& object, int layers, CalibrationInfo& in
     info.seed = object["seed"].get<uint64_t>();
   }
   if (reader.Has("layers")) GH_RETURN_IF_ERROR(ReadLayers(object["layers"], layers, info));
+  if (reader.Has("ingredients")) GH_RETURN_IF_ERROR(ReadIngredients(object["ingredients"], info));
+  if (reader.Has("operating_points")) GH_RETURN_IF_ERROR(ReadPoints(object["operating_points"], layers, info));
   return reader.CheckNothingElse();
 }
 
@@ -240,8 +328,11 @@ std::map<std::string, std::string> CalibrationMetadata(const CalibrationInfo& in
                  {"ridge", info.ridge},
                  {"seed", info.seed},
                  {"dtype", info.dtype},
-                 {"layers", Json::array()}};
+                 {"layers", Json::array()},
+                 {"ingredients", info.ingredients},
+                 {"operating_points", Json::array()}};
   for (const LayerCalibration& layer : info.layers) object["layers"].push_back(LayerJson(layer));
+  for (const OperatingPoint& point : info.operating_points) object["operating_points"].push_back(PointJson(point));
   return {{"format", std::string(kFormat)},
           {"version", std::string(kVersion)},
           {"model_fingerprint", info.model_fingerprint},

@@ -1,8 +1,12 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/digest.h"
 #include "server/base/files.h"
+#include "server/base/huge_pages.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/engine/gating/calibration_description.h"
@@ -23,7 +28,7 @@
 #include "server/engine/torch_boundary.h"
 
 // The calibration file (docs/calibration-file.md): a safetensors file with four tensors a
-// layer and a description in its metadata.
+// layer, three more for a layer that has a ladder, and a description in its metadata.
 
 namespace gatehouse {
 namespace {
@@ -41,10 +46,17 @@ constexpr std::array<TensorField, 4> kFields = {{{"surrogate.weight", &LayerTens
                                                  {"gate.weight", &LayerTensors::gate_weight},
                                                  {"gate.bias", &LayerTensors::gate_bias}}};
 
+// A layer's ladder: all three, or none.
+constexpr TensorField kLadderNeurons = {"ladder.neurons", &LayerTensors::ladder_neurons};
+constexpr std::array<TensorField, 2> kLadderFields = {
+    {{"ladder.weight", &LayerTensors::ladder_weight}, {"ladder.bias", &LayerTensors::ladder_bias}}};
+
 std::string TensorName(int layer, const TensorField& field) { return StrCat("layers.", layer, ".", field.suffix); }
 
 std::vector<int64_t> ShapeOf(const TensorField& field, int64_t d_model) {
-  if (field.member == &LayerTensors::surrogate_weight) return {d_model, d_model};
+  if (field.member == &LayerTensors::surrogate_weight || field.member == &LayerTensors::ladder_weight) {
+    return {d_model, d_model};
+  }
   if (field.member == &LayerTensors::gate_bias) return {1};
   return {d_model};
 }
@@ -58,10 +70,10 @@ std::optional<int> LayerOf(std::string_view name) {
   int layer = 0;
   if (dot == name.npos || !absl::SimpleAtoi(ToAbsl(name.substr(0, dot)), &layer)) return std::nullopt;
   if (layer < 0 || layer >= kMostLayers || StrCat(layer) != name.substr(0, dot)) return std::nullopt;
-  for (const TensorField& field : kFields) {
-    if (field.suffix == name.substr(dot + 1)) return layer;
-  }
-  return std::nullopt;
+  const auto is_it = [suffix = name.substr(dot + 1)](const TensorField& field) { return field.suffix == suffix; };
+  const bool known = std::any_of(kFields.begin(), kFields.end(), is_it) ||
+                     std::any_of(kLadderFields.begin(), kLadderFields.end(), is_it) || is_it(kLadderNeurons);
+  return known ? std::optional(layer) : std::nullopt;
 }
 
 // How many layers the file's tensors are for; all four of each must be there.
@@ -82,9 +94,46 @@ absl::StatusOr<int> CountLayers(const SafetensorsFile& file) {
   return layers;
 }
 
+// How many neurons the ladder of a layer keeps exact, by the shape of its tensor; 0 where it
+// has none.
+absl::StatusOr<int> CountLadderNeurons(const SafetensorsFile& file, int layer) {
+  const auto found = file.entries().find(TensorName(layer, kLadderNeurons));
+  for (const TensorField& field : kLadderFields) {
+    const std::string name = TensorName(layer, field);
+    if (file.entries().contains(name) == (found != file.entries().end())) continue;
+    return absl::InvalidArgumentError(StrCat("tensor ",
+                                             found != file.entries().end() ? name : TensorName(layer, kLadderNeurons),
+                                             " is missing: a ladder has a weight, a bias and neurons"));
+  }
+  if (found == file.entries().end()) return 0;
+  const std::vector<int64_t>& shape = found->second.shape;
+  if (shape.size() != 1 || !(shape[0] >= 1 && shape[0] <= std::numeric_limits<int>::max())) {
+    return absl::InvalidArgumentError(
+        StrCat("tensor ", found->first, " has shape [", absl::StrJoin(shape, ", "), "], not that of a list"));
+  }
+  return static_cast<int>(shape[0]);
+}
+
+// A point may send tokens to a ladder only where there is one.
+absl::Status CheckOperatingPoints(const CalibrationInfo& info) {
+  for (const OperatingPoint& point : info.operating_points) {
+    for (size_t layer = 0; layer < info.layers.size(); ++layer) {
+      if (point.layers[layer].ladder_threshold >= 1 || info.layers[layer].ladder_neurons > 0) continue;
+      return absl::InvalidArgumentError(StrCat("the operating point ", point.name, " has a ladder_threshold in layer ",
+                                               layer, ", which has no ladder"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CalibrationInfo> ReadInfo(const SafetensorsFile& file) {
   GH_ASSIGN_OR_RETURN(const int layers, CountLayers(file));
-  return ParseCalibrationMetadata(file.metadata(), layers);
+  GH_ASSIGN_OR_RETURN(CalibrationInfo info, ParseCalibrationMetadata(file.metadata(), layers));
+  for (int layer = 0; layer < layers; ++layer) {
+    GH_ASSIGN_OR_RETURN(info.layers[layer].ladder_neurons, CountLadderNeurons(file, layer));
+  }
+  GH_RETURN_IF_ERROR(CheckOperatingPoints(info));
+  return info;
 }
 
 absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
@@ -143,17 +192,47 @@ absl::StatusOr<at::Tensor> ReadTensor(const SafetensorsFile& file, const std::st
   return tensor;
 }
 
+absl::StatusOr<at::Tensor> ReadNeurons(const SafetensorsFile& file, const std::string& name, int64_t d_mlp) {
+  const std::string& dtype = file.entries().at(name).dtype;
+  if (dtype != "I64" && dtype != "I32") {
+    return absl::InvalidArgumentError(StrCat("tensor ", name, " has dtype ", dtype, ", not I64 or I32"));
+  }
+  GH_ASSIGN_OR_RETURN(at::Tensor neurons, file.Read(name));
+  neurons = neurons.to(at::kLong);
+  int64_t least = 0;
+  for (int64_t i = 0; i < neurons.numel(); ++i) {
+    const int64_t neuron = neurons.const_data_ptr<int64_t>()[i];
+    if (!(neuron >= least && neuron < d_mlp)) {
+      return absl::InvalidArgumentError(StrCat("tensor ", name, " holds ", neuron, " at index ", i,
+                                               ", must be neurons in [0, ", d_mlp, "), ascending, each once"));
+    }
+    least = neuron + 1;
+  }
+  return neurons;
+}
+
+absl::StatusOr<LayerTensors> ReadLayer(const SafetensorsFile& file, int layer, bool has_ladder,
+                                       const ModelConfig& config) {
+  LayerTensors tensors;
+  const auto read = [&](const TensorField& field) -> absl::Status {
+    GH_ASSIGN_OR_RETURN(tensors.*field.member,
+                        ReadTensor(file, TensorName(layer, field), ShapeOf(field, config.d_model)));
+    return absl::OkStatus();
+  };
+  for (const TensorField& field : kFields) GH_RETURN_IF_ERROR(read(field));
+  if (!has_ladder) return tensors;
+  for (const TensorField& field : kLadderFields) GH_RETURN_IF_ERROR(read(field));
+  GH_ASSIGN_OR_RETURN(tensors.ladder_neurons, ReadNeurons(file, TensorName(layer, kLadderNeurons), config.d_mlp));
+  return tensors;
+}
+
 absl::StatusOr<CalibrationData> ReadData(const SafetensorsFile& file, const ModelWeights& model) {
   CalibrationData data;
   GH_ASSIGN_OR_RETURN(data.info, ReadInfo(file));
   GH_RETURN_IF_ERROR(CheckModel(data.info, model));
   for (int layer = 0; layer < model.config.layers; ++layer) {
-    LayerTensors tensors;
-    for (const TensorField& field : kFields) {
-      GH_ASSIGN_OR_RETURN(tensors.*field.member,
-                          ReadTensor(file, TensorName(layer, field), ShapeOf(field, model.config.d_model)));
-    }
-    data.layers.push_back(std::move(tensors));
+    const bool has_ladder = data.info.layers[layer].ladder_neurons > 0;
+    GH_ASSIGN_OR_RETURN(data.layers.emplace_back(), ReadLayer(file, layer, has_ladder, model.config));
   }
   return data;
 }
@@ -164,14 +243,48 @@ at::Tensor NeuronRows(const std::vector<NeuronFinding>& findings, at::Device dev
   return at::tensor(rows, at::kLong).to(device);
 }
 
+// Matrices side by side, as products read them.
+at::Tensor Packed(const std::vector<at::Tensor>& parts, at::Device device, at::ScalarType dtype) {
+  int64_t columns = 0;
+  for (const at::Tensor& part : parts) columns += part.size(1);
+  at::Tensor packed = at::empty({parts.front().size(0), columns}, at::TensorOptions().dtype(dtype).device(device));
+  if (device.is_cpu()) PreferHugePages(packed.mutable_data_ptr(), packed.nbytes());
+  int64_t column = 0;
+  for (const at::Tensor& part : parts) {
+    packed.narrow(1, column, part.size(1)).copy_(part);
+    column += part.size(1);
+  }
+  return packed;
+}
+
+LoadedCalibration::Ladder PlaceLadder(const LayerTensors& tensors, const LayerWeights& layer,
+                                      const ModelConfig& config) {
+  const at::Device device = layer.mlp_in.weight.device();
+  const at::ScalarType dtype = layer.mlp_in.weight.scalar_type();
+  const at::Tensor neurons = tensors.ladder_neurons.to(device);
+  // Their rows of mlp_in: of a gated MLP first the gates', then the ups'.
+  const at::Tensor rows = config.gated_mlp ? at::cat({neurons, neurons.add(config.d_mlp)}) : neurons;
+  LoadedCalibration::Ladder ladder;
+  ladder.in.weight = Packed({layer.mlp_in.weight.index_select(0, rows)}, device, dtype);
+  if (layer.mlp_in.bias.defined()) ladder.in.bias = layer.mlp_in.bias.index_select(0, rows);
+  ladder.joint.weight =
+      Packed({tensors.ladder_weight.to(device, dtype), layer.mlp_out.weight.index_select(1, neurons)}, device, dtype);
+  ladder.joint.bias = tensors.ladder_bias.to(device);
+  return ladder;
+}
+
 }  // namespace
 
 absl::Status WriteCalibrationFile(const std::string& path, const CalibrationData& data) {
   std::map<std::string, at::Tensor> tensors;
   for (size_t layer = 0; layer < data.layers.size(); ++layer) {
-    for (const TensorField& field : kFields) {
+    const auto add = [&](const TensorField& field) {
       tensors[TensorName(static_cast<int>(layer), field)] = data.layers[layer].*field.member;
-    }
+    };
+    for (const TensorField& field : kFields) add(field);
+    if (!data.layers[layer].ladder_neurons.defined()) continue;
+    for (const TensorField& field : kLadderFields) add(field);
+    add(kLadderNeurons);
   }
   return WriteSafetensors(path, tensors, CalibrationMetadata(data.info));
 }
@@ -202,12 +315,15 @@ std::shared_ptr<const LoadedCalibration> PlaceCalibration(CalibrationData data, 
   std::vector<LoadedCalibration::Layer> layers;
   for (size_t i = 0; i < data.layers.size(); ++i) {
     const LayerTensors& tensors = data.layers[i];
-    const LayerCalibration& found = data.info.layers[i];
-    layers.push_back({{tensors.surrogate_weight.to(device, dtype).contiguous(), tensors.surrogate_bias.to(device)},
-                      tensors.gate_weight.to(device),
-                      tensors.gate_bias.item<float>(),
-                      NeuronRows(found.consensus, device),
-                      NeuronRows(found.exception, device)});
+    LayerCalibration& found = data.info.layers[i];
+    found.ladder_neurons = tensors.ladder_neurons.defined() ? static_cast<int>(tensors.ladder_neurons.numel()) : 0;
+    LoadedCalibration::Layer& layer = layers.emplace_back();
+    layer.surrogate = {Packed({tensors.surrogate_weight}, device, dtype), tensors.surrogate_bias.to(device)};
+    layer.gate_weight = tensors.gate_weight.to(device);
+    layer.gate_bias = tensors.gate_bias.item<float>();
+    layer.consensus_rows = NeuronRows(found.consensus, device);
+    layer.exception_rows = NeuronRows(found.exception, device);
+    if (found.ladder_neurons > 0) layer.ladder = PlaceLadder(tensors, model.layers[i], model.config);
   }
   return std::make_shared<const LoadedCalibration>(std::move(data.info), std::move(layers));
 }

@@ -25,7 +25,7 @@ float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 void Decide(int layer, const at::Tensor& x, const StepGroup& group, Kernels& kernels, LayerRouting& routing) {
   routing.path.assign(group.total_rows, MlpPath::kFull);
   routing.margin.assign(group.total_rows, std::numeric_limits<float>::quiet_NaN());
-  std::vector<float> threshold(group.total_rows, 1);
+  std::vector<const OperatingLayer*> thresholds(group.total_rows, nullptr);  // of gated rows
   for (const PlannedRow& row : group.rows) {
     const RoutingPolicy& policy = *row.row->policy;
     const RoutingPolicy::Rule rule = policy.rule(layer);
@@ -33,11 +33,11 @@ void Decide(int layer, const at::Tensor& x, const StepGroup& group, Kernels& ker
     for (int i = 0; i < row.rows; ++i) {
       if (IsSink(row, i)) continue;
       const int at = row.first_row + i;
-      if (rule == RoutingPolicy::Rule::kLinear) {
-        routing.path[at] = MlpPath::kLinear;
-      } else {
-        threshold[at] = policy.threshold(layer);
+      if (rule == RoutingPolicy::Rule::kGated) {
+        thresholds[at] = &policy.thresholds(layer);
         RowsOf(policy, routing.by_calibration).gated.Add(at);
+      } else {
+        routing.path[at] = rule == RoutingPolicy::Rule::kLinear ? MlpPath::kLinear : MlpPath::kLadder;
       }
     }
   }
@@ -47,8 +47,12 @@ void Decide(int layer, const at::Tensor& x, const StepGroup& group, Kernels& ker
     for (int64_t i = 0; i < rows.gated.size(); ++i) {
       const int64_t at = rows.gated[i];
       const float p = Sigmoid(logits[i]);
-      routing.margin[at] = p - threshold[at];
-      if (p > threshold[at]) routing.path[at] = MlpPath::kLinear;
+      routing.margin[at] = p - thresholds[at]->linear_threshold;
+      if (p > thresholds[at]->linear_threshold) {
+        routing.path[at] = MlpPath::kLinear;
+      } else if (p > thresholds[at]->ladder_threshold) {
+        routing.path[at] = MlpPath::kLadder;
+      }
     }
   }
 }
@@ -60,8 +64,9 @@ void Partition(const StepGroup& group, LayerRouting& routing) {
     for (int i = 0; i < row.rows; ++i) {
       const int at = row.first_row + i;
       if (records.nonlinearity || records.consensus) routing.norms.Add(at);
-      if (routing.path[at] == MlpPath::kLinear) {
-        RowsOf(*row.row->policy, routing.by_calibration).linear.Add(at);
+      if (routing.path[at] != MlpPath::kFull) {
+        CalibrationRows& calibrated = RowsOf(*row.row->policy, routing.by_calibration);
+        (routing.path[at] == MlpPath::kLinear ? calibrated.linear : calibrated.ladder).Add(at);
         continue;
       }
       if (records.nonlinearity) RowsOf(*row.row->policy, routing.by_calibration).nonlinearity.Add(at);

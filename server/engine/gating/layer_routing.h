@@ -18,6 +18,7 @@ struct CalibrationRows {
   const LoadedCalibration* calibration = nullptr;
   RowSet gated;         // a gate decides
   RowSet linear;        // the surrogate computes
+  RowSet ladder;        // the ladder computes
   RowSet nonlinearity;  // run in full, and the surrogate is compared with it
   RowSet consensus;     // run in full, and neurons are recorded; indices into LayerRouting::full
 };
@@ -25,7 +26,7 @@ struct CalibrationRows {
 // What one layer does with each row of a group.
 struct LayerRouting {
   std::vector<MlpPath> path;  // [rows]
-  std::vector<float> margin;  // [rows], p − threshold; NaN where no gate decided
+  std::vector<float> margin;  // [rows], p − linear threshold; NaN where no gate decided
   RowSet full;
   RowSet norms;  // rows whose output norm is wanted
   std::vector<CalibrationRows> by_calibration;

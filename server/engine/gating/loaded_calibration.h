@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,12 +18,20 @@ namespace gatehouse {
 // A calibration with its tensors on the model's device.  Immutable.
 class LoadedCalibration final : public Calibration {
  public:
+  // y = joint [x; act(in x)]: the neurons it keeps exact, and the surrogate of all others,
+  // in two products.
+  struct Ladder {
+    LinearWeights in;     // the neurons' rows of mlp_in, [m, d_model]; gated MLP: [2 · m, d_model]
+    LinearWeights joint;  // its surrogate, then the neurons' columns of mlp_out: [d_model, d_model + m]
+  };
+
   struct Layer {
     LinearWeights surrogate;    // [d_model, d_model], the serving dtype; bias float32
     at::Tensor gate_weight;     // [d_model], float32
     float gate_bias = 0;        // p = sigmoid(x · gate_weight + gate_bias)
     at::Tensor consensus_rows;  // [k] int64, neuron indices, in the info's order
     at::Tensor exception_rows;  // [e] int64
+    std::optional<Ladder> ladder;
   };
 
   LoadedCalibration(CalibrationInfo info, std::vector<Layer> layers)
@@ -67,7 +76,8 @@ absl::StatusOr<CalibrationData> ReadCalibrationFile(const std::string& path, con
 // The description alone.
 absl::StatusOr<CalibrationInfo> ReadCalibrationFileInfo(const std::string& path);
 
-// Moves a calibration to the model's device and dtype.
+// Moves a calibration to the model's device and dtype.  Copies what its ladders take of the
+// model's weights.
 std::shared_ptr<const LoadedCalibration> PlaceCalibration(CalibrationData data, const ModelWeights& model);
 
 }  // namespace gatehouse

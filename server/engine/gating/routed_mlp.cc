@@ -1,10 +1,12 @@
 #include "server/engine/gating/routed_mlp.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gt.h>
 #include <ATen/ops/index_select.h>
 
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -60,6 +62,7 @@ RoutedMlp::Computed RoutedMlp::Compute(int layer, const at::Tensor& x, const Ste
   }
   for (const CalibrationRows& rows : routing.by_calibration) {
     if (!rows.linear.empty()) place(rows.linear, Surrogate(layer, x, group, *rows.calibration, rows.linear));
+    if (!rows.ladder.empty()) place(rows.ladder, Ladder(x, group, *rows.calibration->layer(layer).ladder, rows.ladder));
   }
   return computed;
 }
@@ -99,16 +102,18 @@ void RoutedMlp::Record(int layer, const PlannedRow& row, const LayerRouting& rou
   TokenRecords& records = row.result->records;
   for (int i = 0; i < row.rows; ++i) {
     const int at = row.first_row + i;
-    const bool linear = routing.path[at] == MlpPath::kLinear;
-    if (linear) ++row.result->linear_tokens[layer];
+    const MlpPath path = routing.path[at];
+    if (path == MlpPath::kLinear) ++row.result->linear_tokens[layer];
+    if (path == MlpPath::kLadder) ++row.result->ladder_tokens[layer];
+    if (!std::isnan(routing.margin[at])) ++row.result->gated_tokens[layer];
     const size_t cell = static_cast<size_t>(i) * records.layers + layer;
     if (row.row->records.routing) {
-      records.path[cell] = routing.path[at];
+      records.path[cell] = path;
       records.gate_margin[cell] = routing.margin[at];
     }
     if (row.row->records.nonlinearity) records.nonlinearity[cell] = measured.nonlinearity[at];
     if (row.row->records.nonlinearity || row.row->records.consensus) records.output_norm[cell] = measured.norm[at];
-    if (row.row->records.consensus && !linear) {
+    if (row.row->records.consensus && path == MlpPath::kFull) {
       records.fired[cell] = measured.fired[at];
       records.exceptions[cell] = measured.exceptions[at];
       records.level[cell] = static_cast<int16_t>(std::popcount(measured.fired[at]));
@@ -121,16 +126,24 @@ at::Tensor RoutedMlp::Surrogate(int layer, const at::Tensor& x, const StepGroup&
   return kernels_.Linear(rows.Gather(x), calibration.layer(layer).surrogate, GroupOfPart(group.kind, rows.size()));
 }
 
+at::Tensor RoutedMlp::Ladder(const at::Tensor& x, const StepGroup& group, const LoadedCalibration::Ladder& ladder,
+                             const RowSet& rows) {
+  const RowGroup part = GroupOfPart(group.kind, rows.size());
+  const at::Tensor inputs = rows.Gather(x);
+  return kernels_.Linear(at::cat({inputs, Hidden(inputs, ladder.in, part, nullptr)}, 1), ladder.joint, part);
+}
+
+at::Tensor RoutedMlp::Hidden(const at::Tensor& x, const LinearWeights& in, RowGroup group, at::Tensor* activations) {
+  at::Tensor hidden = kernels_.Linear(x, in, group);
+  if (model_.config.gated_mlp) return kernels_.GatedActivate(hidden, model_.config.activation, activations);
+  kernels_.Activate(hidden, model_.config.activation);
+  if (activations != nullptr) *activations = hidden;
+  return hidden;
+}
+
 at::Tensor RoutedMlp::Full(int layer, const at::Tensor& x, RowGroup group, at::Tensor* activations) {
   const LayerWeights& weights = model_.layers[layer];
-  at::Tensor hidden = kernels_.Linear(x, weights.mlp_in, group);
-  if (model_.config.gated_mlp) {
-    hidden = kernels_.GatedActivate(hidden, model_.config.activation, activations);
-  } else {
-    kernels_.Activate(hidden, model_.config.activation);
-    if (activations != nullptr) *activations = hidden;
-  }
-  return kernels_.Linear(hidden, weights.mlp_out, group);
+  return kernels_.Linear(Hidden(x, weights.mlp_in, group, activations), weights.mlp_out, group);
 }
 
 }  // namespace gatehouse

@@ -14,8 +14,8 @@
 namespace gatehouse {
 
 // The MLPs of a model, each token through the path its policy gives it: the layer's own
-// MLP or its linear surrogate (paper A).  Only that path is computed: where all rows
-// agree nothing is gathered, else the rows are partitioned.
+// MLP, its linear surrogate (paper A) or its ladder (methods A.7).  Only that path is
+// computed: where all rows agree nothing is gathered, else the rows are partitioned.
 //
 // Owned by the decoder; used by one thread at a time.
 class RoutedMlp {
@@ -24,7 +24,7 @@ class RoutedMlp {
   RoutedMlp(const ModelWeights& model, Kernels& kernels) : model_(model), kernels_(kernels) {}
 
   // x: [rows, d_model] float32, what the layer's MLP reads → [rows, d_model] float32, what
-  // it writes.  Counts linear tokens and fills in the records that rows asked for.
+  // it writes.  Counts the paths taken and fills in the records that rows asked for.
   at::Tensor Run(int layer, const at::Tensor& x, const StepGroup& group);
 
  private:
@@ -48,8 +48,16 @@ class RoutedMlp {
   at::Tensor Surrogate(int layer, const at::Tensor& x, const StepGroup& group, const LoadedCalibration& calibration,
                        const RowSet& rows);
 
-  // The layer's own MLP.  x [rows, d_model] → [rows, d_model] float32; `activations`, where
-  // not null, receives act(x W_in), of the gate for a gated MLP, [rows, d_mlp].
+  // The ladder of some rows of x → [rows.size(), d_model] float32.
+  at::Tensor Ladder(const at::Tensor& x, const StepGroup& group, const LoadedCalibration::Ladder& ladder,
+                    const RowSet& rows);
+
+  // act(x inᵀ), of a gated MLP act(gate) · up: [rows, neurons].  `activations`, where not
+  // null, receives act(x inᵀ), of the gate for a gated MLP.
+  at::Tensor Hidden(const at::Tensor& x, const LinearWeights& in, RowGroup group, at::Tensor* activations);
+
+  // The layer's own MLP.  x [rows, d_model] → [rows, d_model] float32; `activations`
+  // as for Hidden.
   at::Tensor Full(int layer, const at::Tensor& x, RowGroup group, at::Tensor* activations);
 
   const ModelWeights& model_;

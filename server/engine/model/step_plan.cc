@@ -66,6 +66,8 @@ absl::Status CheckRow(const Row& row, const ModelWeights& model, const KvCache::
 
 void SizeResult(const Row& row, int layers, RowResult& result) {
   result.linear_tokens.assign(layers, 0);
+  result.ladder_tokens.assign(layers, 0);
+  result.gated_tokens.assign(layers, 0);
   if (!row.targets.empty()) {
     result.target_logprobs.assign(row.targets.size(), kNaN);
     if (row.top_alternatives > 0) result.target_top.resize(row.targets.size());

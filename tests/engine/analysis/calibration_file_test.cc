@@ -78,6 +78,29 @@ CalibrationData Data() {
   return data;
 }
 
+// With a ladder in layers 0 and 2, and two operating points.
+CalibrationData DataWithLadders() {
+  CalibrationData data = Data();
+  for (const int layer : {0, 2}) {
+    data.layers[layer].ladder_weight = at::randn({kModel, kModel});
+    data.layers[layer].ladder_bias = at::randn({kModel});
+    data.layers[layer].ladder_neurons = at::tensor({1, 4, kMlp - 1 - layer}, at::kLong);
+  }
+  data.info.ingredients = {"sequential", "ladders"};
+  OperatingPoint point;
+  point.name = "1%";
+  point.budget = 0.01;
+  point.layers = {{0.7f, 0.3f}, {-1, 1}, {1, -1}};
+  point.cost = 0.009;
+  point.cost_low = -0.002;
+  point.cost_high = 0.02;
+  point.work_saved = 0.25;
+  point.linear_fraction = 0.2;
+  point.ladder_fraction = 0.1;
+  data.info.operating_points = {point, {.name = "plain", .layers = {{}, {}, {}}}};
+  return data;
+}
+
 std::string Path(const std::string& name) {
   return ::testing::TempDir() + "/" + ::testing::UnitTest::GetInstance()->current_test_info()->name() + "-" + name;
 }
@@ -90,6 +113,10 @@ std::map<std::string, at::Tensor> Tensors(const CalibrationData& data) {
     tensors[prefix + "surrogate.bias"] = data.layers[i].surrogate_bias;
     tensors[prefix + "gate.weight"] = data.layers[i].gate_weight;
     tensors[prefix + "gate.bias"] = data.layers[i].gate_bias;
+    if (!data.layers[i].ladder_neurons.defined()) continue;
+    tensors[prefix + "ladder.weight"] = data.layers[i].ladder_weight;
+    tensors[prefix + "ladder.bias"] = data.layers[i].ladder_bias;
+    tensors[prefix + "ladder.neurons"] = data.layers[i].ladder_neurons;
   }
   return tensors;
 }
@@ -160,6 +187,125 @@ TEST(CalibrationFile, WrittenByHandMayLeaveOutAllThatDescribesIt) {
   EXPECT_TRUE(costs->info.layers[0].gateable);
   EXPECT_FALSE(costs->info.layers[1].gateable);
   EXPECT_TRUE(costs->info.layers[2].gateable);
+}
+
+TEST(CalibrationFile, BringsLaddersAndOperatingPointsBack) {
+  const std::string path = Path("ladders.safetensors");
+  const CalibrationData data = DataWithLadders();
+  ASSERT_TRUE(WriteCalibrationFile(path, data).ok());
+  const auto read = ReadCalibrationFile(path, Model());
+  ASSERT_TRUE(read.ok()) << read.status();
+  for (const int layer : {0, 2}) {
+    EXPECT_TRUE(at::equal(read->layers[layer].ladder_weight, data.layers[layer].ladder_weight));
+    EXPECT_TRUE(at::equal(read->layers[layer].ladder_bias, data.layers[layer].ladder_bias));
+    EXPECT_TRUE(at::equal(read->layers[layer].ladder_neurons, data.layers[layer].ladder_neurons));
+  }
+  EXPECT_FALSE(read->layers[1].ladder_neurons.defined());
+  // Also without reading a tensor.
+  const auto described = ReadCalibrationFileInfo(path);
+  ASSERT_TRUE(described.ok()) << described.status();
+  for (const CalibrationInfo* info : {&read->info, &*described}) {
+    EXPECT_EQ(info->layers[0].ladder_neurons, 3);
+    EXPECT_EQ(info->layers[1].ladder_neurons, 0);
+    EXPECT_EQ(info->layers[2].ladder_neurons, 3);
+    EXPECT_EQ(info->ingredients, data.info.ingredients);
+    ASSERT_EQ(info->operating_points.size(), 2u);
+    const OperatingPoint& point = info->operating_points[0];
+    const OperatingPoint& written = data.info.operating_points[0];
+    EXPECT_EQ(point.name, "1%");
+    for (double OperatingPoint::*member :
+         {&OperatingPoint::budget, &OperatingPoint::cost, &OperatingPoint::cost_low, &OperatingPoint::cost_high,
+          &OperatingPoint::work_saved, &OperatingPoint::linear_fraction, &OperatingPoint::ladder_fraction}) {
+      EXPECT_EQ(point.*member, written.*member);
+    }
+    ASSERT_EQ(point.layers.size(), 3u);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      EXPECT_EQ(point.layers[layer].linear_threshold, written.layers[layer].linear_threshold);
+      EXPECT_EQ(point.layers[layer].ladder_threshold, written.layers[layer].ladder_threshold);
+    }
+  }
+}
+
+TEST(CalibrationFile, TakesALaddersNeuronsInEitherWidth) {
+  std::map<std::string, at::Tensor> tensors = Tensors(DataWithLadders());
+  tensors["layers.2.ladder.neurons"] = at::tensor({0, 19}, at::kInt);
+  const auto read = WriteAndRead(tensors, CalibrationMetadata(DataWithLadders().info));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(at::equal(read->layers[2].ladder_neurons, at::tensor({0, 19}, at::kLong)));
+}
+
+TEST(CalibrationFile, WithAWrongLadderIsRefusedByTheTensorsName) {
+  const auto refuses = [](const std::function<void(std::map<std::string, at::Tensor>&)>& damage, const char* name) {
+    std::map<std::string, at::Tensor> tensors = Tensors(DataWithLadders());
+    damage(tensors);
+    EXPECT_THAT(WriteAndRead(tensors, CalibrationMetadata(DataWithLadders().info)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
+  };
+  const auto neurons = [](const at::Tensor& wrong) {
+    return [wrong](auto& t) { t["layers.0.ladder.neurons"] = wrong; };
+  };
+  refuses([](auto& t) { t.erase("layers.0.ladder.weight"); }, "layers.0.ladder.weight is missing");
+  refuses([](auto& t) { t.erase("layers.0.ladder.bias"); }, "layers.0.ladder.bias is missing");
+  refuses([](auto& t) { t.erase("layers.0.ladder.neurons"); }, "layers.0.ladder.neurons is missing");
+  refuses([](auto& t) { t["layers.1.ladder.bias"] = at::zeros({kModel}); }, "layers.1.ladder.neurons is missing");
+  refuses([](auto& t) { t["layers.0.ladder.weight"] = at::zeros({kModel, 2}); }, "layers.0.ladder.weight");
+  refuses([](auto& t) { t["layers.0.ladder.bias"][2] = std::nan(""); }, "layers.0.ladder.bias");
+  refuses([](auto& t) { t["layers.0.ladder.columns"] = at::zeros({2}); }, "layers.0.ladder.columns");
+  refuses(neurons(at::tensor({1.0f, 2.0f})), "layers.0.ladder.neurons has dtype F32");
+  refuses(neurons(at::tensor({-1, 2}, at::kLong)), "layers.0.ladder.neurons holds -1 at index 0");
+  refuses(neurons(at::tensor({2, kMlp}, at::kLong)), "holds 20 at index 1");
+  refuses(neurons(at::tensor({2, 2}, at::kLong)), "holds 2 at index 1");
+  refuses(neurons(at::tensor({5, 2}, at::kLong)), "holds 2 at index 1");
+  refuses(neurons(at::tensor({2, std::numeric_limits<int64_t>::max()}, at::kLong)), "at index 1");
+  refuses(neurons(at::zeros({2, 1}, at::kLong)), "layers.0.ladder.neurons has shape [2, 1]");
+  refuses(neurons(at::zeros({0}, at::kLong)), "layers.0.ladder.neurons has shape [0]");
+  refuses(
+      [](auto& t) {
+        for (const char* part : {"weight", "bias", "neurons"}) t.erase(std::string("layers.2.ladder.") + part);
+      },
+      "has a ladder_threshold in layer 2, which has no ladder");
+}
+
+TEST(CalibrationFile, WithAWrongOperatingPointIsRefusedByTheKey) {
+  const auto refuses = [](const std::function<void(Json&)>& damage, const char* key) {
+    std::map<std::string, std::string> metadata = CalibrationMetadata(DataWithLadders().info);
+    Json description = Json::parse(metadata["calibration"]);
+    damage(description);
+    metadata["calibration"] = description.dump();
+    EXPECT_THAT(WriteAndRead(Tensors(DataWithLadders()), metadata),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+  };
+  const auto in_point = [&](const char* key, const Json& value, const char* message) {
+    refuses([&](Json& j) { j["operating_points"][0][key] = value; }, message);
+  };
+  refuses([](Json& j) { j["ingredients"] = "ladders"; }, "calibration.ingredients");
+  refuses([](Json& j) { j["ingredients"][1] = 3; }, "calibration.ingredients");
+  refuses([](Json& j) { j["operating_points"] = Json::object(); }, "calibration.operating_points");
+  refuses([](Json& j) { j["operating_points"][1] = 3; }, "calibration.operating_points[1]");
+  refuses([](Json& j) { j["operating_points"][1]["name"] = "1%"; }, "two of the name of entry 1");
+  refuses([](Json& j) { j["operating_points"][0].erase("name"); }, "operating_points[0].name");
+  in_point("name", "", "operating_points[0].name");
+  in_point("name", 1, "operating_points[0].name");
+  in_point("budget", -0.01, "operating_points[0].budget");
+  in_point("budget", "1%", "operating_points[0].budget");
+  in_point("cost", -2, "operating_points[0].cost");
+  in_point("cost_low", nullptr, "operating_points[0].cost_low");
+  in_point("cost_high", true, "operating_points[0].cost_high");
+  in_point("work_saved", 1.01, "operating_points[0].work_saved");
+  in_point("linear_fraction", -0.1, "operating_points[0].linear_fraction");
+  in_point("ladder_fraction", 2, "operating_points[0].ladder_fraction");
+  in_point("colour", "red", "operating_points[0].colour");
+  in_point("layers", Json::array(), "operating_points[0].layers");
+  refuses([](Json& j) { j["operating_points"][0].erase("layers"); }, "operating_points[0].layers");
+  refuses([](Json& j) { j["operating_points"][0]["layers"][1] = 0.5; }, "operating_points[0].layers[1]");
+  refuses([](Json& j) { j["operating_points"][0]["layers"][1]["linear_threshold"] = 1.5; },
+          "operating_points[0].layers[1].linear_threshold");
+  refuses([](Json& j) { j["operating_points"][0]["layers"][1]["ladder_threshold"] = -2; },
+          "operating_points[0].layers[1].ladder_threshold");
+  refuses([](Json& j) { j["operating_points"][0]["layers"][2]["threshold"] = 0.5; },
+          "operating_points[0].layers[2].threshold");
+  refuses([](Json& j) { j["operating_points"][0]["layers"][1]["ladder_threshold"] = 0.5; },
+          "1% has a ladder_threshold in layer 1, which has no ladder");
 }
 
 TEST(CalibrationFile, OfAnotherModelIsRefused) {
@@ -266,7 +412,7 @@ TEST(CalibrationFile, WithWrongMetadataIsRefusedByTheKey) {
 // number is finite and whose every index is in range.
 TEST(CalibrationFile, NeverBreaksTheReaderHoweverItIsDamaged) {
   const std::string path = Path("mutant.safetensors");
-  ASSERT_TRUE(WriteCalibrationFile(path, Data()).ok());
+  ASSERT_TRUE(WriteCalibrationFile(path, DataWithLadders()).ok());
   const std::string good = *ReadFile(path);
   std::mt19937 random(17);
   int refused = 0;
@@ -288,8 +434,49 @@ TEST(CalibrationFile, NeverBreaksTheReaderHoweverItIsDamaged) {
     for (const LayerCalibration& layer : read->info.layers) {
       for (const NeuronFinding& finding : layer.consensus) ASSERT_TRUE(finding.neuron >= 0 && finding.neuron < kMlp);
     }
+    for (const CalibrationData::Layer& layer : read->layers) {
+      if (!layer.ladder_neurons.defined()) continue;
+      ASSERT_TRUE(layer.ladder_neurons.min().item<int64_t>() >= 0 && layer.ladder_neurons.max().item<int64_t>() < kMlp);
+    }
+    for (const OperatingPoint& point : read->info.operating_points) {
+      ASSERT_EQ(point.layers.size(), static_cast<size_t>(kLayers));
+      for (const OperatingLayer& layer : point.layers) {
+        ASSERT_TRUE(layer.linear_threshold >= -1 && layer.linear_threshold <= 1);
+      }
+    }
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST(CalibrationFile, PlacesTheLaddersPartsOfTheMlp) {
+  ModelWeights model = Model();
+  for (const bool gated : {false, true}) {
+    model.config.gated_mlp = gated;
+    model.layers.assign(kLayers, {});
+    for (LayerWeights& layer : model.layers) {
+      layer.mlp_in = {at::randn({gated ? 2 * kMlp : kMlp, kModel}), at::randn({gated ? 2 * kMlp : kMlp})};
+      layer.mlp_out = {at::randn({kModel, kMlp}), at::randn({kModel})};
+    }
+    const CalibrationData data = DataWithLadders();
+    const auto placed = PlaceCalibration(data, model);
+    EXPECT_FALSE(placed->layer(1).ladder.has_value());
+    EXPECT_EQ(placed->info().layers[2].ladder_neurons, 3);
+    const LoadedCalibration::Ladder& ladder = *placed->layer(2).ladder;
+    const std::vector<int> neurons = {1, 4, kMlp - 3};
+    ASSERT_EQ(ladder.in.weight.size(0), gated ? 6 : 3);
+    ASSERT_EQ(ladder.joint.weight.size(1), kModel + 3);
+    EXPECT_TRUE(at::equal(ladder.joint.weight.narrow(1, 0, kModel), data.layers[2].ladder_weight));
+    EXPECT_TRUE(at::equal(ladder.joint.bias, data.layers[2].ladder_bias));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(at::equal(ladder.in.weight[i], model.layers[2].mlp_in.weight[neurons[i]]));
+      EXPECT_TRUE(at::equal(ladder.in.bias[i], model.layers[2].mlp_in.bias[neurons[i]]));
+      EXPECT_TRUE(
+          at::equal(ladder.joint.weight.select(1, kModel + i), model.layers[2].mlp_out.weight.select(1, neurons[i])));
+      if (!gated) continue;
+      EXPECT_TRUE(at::equal(ladder.in.weight[3 + i], model.layers[2].mlp_in.weight[kMlp + neurons[i]]));
+      EXPECT_TRUE(at::equal(ladder.in.bias[3 + i], model.layers[2].mlp_in.bias[kMlp + neurons[i]]));
+    }
+  }
 }
 
 TEST(CalibrationFile, IsPlacedInTheModelsDtype) {
