@@ -8,12 +8,16 @@ const markerShapes = [
   (r) => `M0,${-r * 1.2}L${r * 1.15},${r * 0.8}H${-r * 1.15}z`,
   (r) => `M0,${-r * 1.3}L${r * 1.3},0L0,${r * 1.3}L${-r * 1.3},0z`,
   (r) => `M0,${r * 1.2}L${r * 1.15},${-r * 0.8}H${-r * 1.15}z`,
-  (r) => `M${-r * 1.3},${-r * 0.45}h${r * 0.85}v${-r * 0.85}h${r * 0.9}v${r * 0.85}h${r * 0.85}v${r * 0.9}h${-r * 0.85}v${r * 0.85}h${-r * 0.9}v${-r * 0.85}h${-r * 0.85}z`,
+  (r) => `M${-r * 1.3},${-r * 0.45}h${r * 0.85}v${-r * 0.85}h${r * 0.9}v${r * 0.85}h${r * 0.85}v${r * 0.9}h${-r * 0.85}` +
+    `v${r * 0.85}h${-r * 0.9}v${-r * 0.85}h${-r * 0.85}z`,
   (r) => `M0,${-r * 1.4}L${r * 0.4},${-r * 0.4}L${r * 1.4},0L${r * 0.4},${r * 0.4}L0,${r * 1.4}L${-r * 0.4},${r * 0.4}L${-r * 1.4},0L${-r * 0.4},${-r * 0.4}z`,
 ];
 
-function seriesClass(index) {
-  return `series s${index % seriesColors}${index < seriesColors ? '' : ' again'}`;
+// The group of a series' marks, in its colour: one of a set, or along a ramp.
+function seriesGroup(model, index) {
+  if (!model.steps) return svg('g', {class: `series s${index % seriesColors}${index < seriesColors ? '' : ' again'}`});
+  const share = Math.round(100 * index / (model.names.length - 1));
+  return svg('g', {class: 'series', style: `color: color-mix(in oklch, var(--last) ${share}%, var(--first))`});
 }
 
 function marker(index, x, y, radius) {
@@ -165,10 +169,12 @@ function drawPoints(model, width, hidden) {
 
   const hits = [];
   const total = model.points.length;
+  if (total > 600) picture.classList.add('many');
+  if (model.names.length > 5) picture.classList.add('crowded');
   const radius = total > 600 ? 2 : total > 150 ? 3 : 4;
   model.series.forEach((series, index) => {
     if (hidden.has(index)) return;
-    const group = svg('g', {class: seriesClass(index) + (total > 600 ? ' many' : '')});
+    const group = seriesGroup(model, index);
     const place = (p) => (model.categorical ? px(p) : p.x);
     const points = model.kind === 'line' ? [...series].sort((a, b) => place(a) - place(b)) : series;
     if (model.kind === 'line') drawLine(group, points, px, y.map);
@@ -223,7 +229,7 @@ function drawBars(model, width, hidden) {
   let slot = 0;
   model.series.forEach((series, index) => {
     if (hidden.has(index)) return;
-    const group = svg('g', {class: seriesClass(index)});
+    const group = seriesGroup(model, index);
     for (const point of series.filter((p) => p.shown)) {
       const middle = places.map(point.category) + (slot - (groups - 1) / 2) * thick;
       const end = values.map(point.y);

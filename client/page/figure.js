@@ -11,7 +11,7 @@ function valueWithInterval(model, point) {
 
 function factsOf(model, point) {
   const facts = [];
-  if (model.seriesColumn) facts.push([humanName(model.seriesColumn.name), point.series]);
+  if (model.seriesColumn) facts.push([model.seriesTitle || 'of', point.series]);
   facts.push([humanName(model.x.name), model.x.text(point.x)], [humanName(model.y.name), valueWithInterval(model, point)]);
   return facts;
 }
@@ -73,11 +73,11 @@ function makeInteractive(picture, model, hits) {
   build(picture, {pointermove: point, pointerdown: point, pointerleave: () => select(null), keydown: step, blur: () => select(null)}, []);
 }
 
-function swatch(kind, index) {
+function swatch(model, index) {
   const picture = svg('svg', {class: 'swatch', viewBox: '0 0 22 12', 'aria-hidden': 'true'});
-  const group = svg('g', {class: seriesClass(index)});
-  if (kind === 'line') group.append(svg('path', {class: 'line', d: 'M1,6H21'}));
-  group.append(kind === 'bar' ? svg('rect', {class: 'mark', x: 5, y: 0, width: 12, height: 12}) : marker(index, 11, 6, 4));
+  const group = seriesGroup(model, index);
+  if (model.kind === 'line') group.append(svg('path', {class: 'line', d: 'M1,6H21'}));
+  group.append(model.kind === 'bar' ? svg('rect', {class: 'mark', x: 5, y: 0, width: 12, height: 12}) : marker(index, 11, 6, 4));
   picture.append(group);
   return picture;
 }
@@ -93,9 +93,9 @@ function legendOf(model, hidden, redraw) {
       event.currentTarget.setAttribute('aria-pressed', String(!hidden.has(index)));
       redraw();
     },
-  }, swatch(model.kind, index), name === '' ? '–' : name));
-  return h('div', {class: 'legend', role: 'group', 'aria-label': humanName(model.seriesColumn.name)},
-    h('span', {class: 'legend-title'}, humanName(model.seriesColumn.name)), ...entries);
+  }, swatch(model, index), name === '' ? '–' : name));
+  return h('div', {class: 'legend', role: 'group', 'aria-label': model.seriesTitle || 'Series'},
+    model.seriesTitle === '' ? null : h('span', {class: 'legend-title'}, model.seriesTitle), ...entries);
 }
 
 function describePlot(model) {

@@ -15,9 +15,9 @@ function columnOf(table, name, role) {
 
 // The value that means "nothing" in a column such as this one: no change, equal, chance.
 function referenceOf(column) {
-  const text = `${humanName(column.name)} ${column.description}`;
-  if (/\bAUC\b/i.test(text)) return {value: 0.5, text: 'chance'};
-  if (/\b(ratio|speed-?up)\b|\btimes as\b/i.test(text)) return {value: 1, text: ''};
+  const says = (word) => new RegExp(`\\b${word}\\b`, 'i').test(humanName(column.name)) || new RegExp(`^(the )?${word}\\b`, 'i').test(column.description);
+  if (says('AUC')) return {value: 0.5, text: 'chance'};
+  if (says('ratio') || says('speed.?up')) return {value: 1, text: ''};
   if (column.style.signed || column.values.some((v) => isNumber(v) && v < 0)) return {value: 0, text: ''};
   return null;
 }
@@ -91,6 +91,8 @@ function readPlot(raw, tables) {
     title: textOf(raw.title) || capitalized(`${humanName(y.name)} by ${humanName(x.name)}`),
     caption: textOf(raw.caption),
     seriesColumn: series,
+    seriesTitle: series && series.name !== 'series' ? humanName(series.name) : '',
+    steps: areSteps(names),
     labelled: label !== null,
     series: names.map((name) => points.filter((p) => p.series === name)),
     names,
@@ -131,11 +133,18 @@ function xRange(model) {
   return rangeOf(values, model.kind === 'scatter' && !model.logX ? referenceOf(model.x) : null, false);
 }
 
-// What an axis says of itself: the description where there is room, else the name.
+// What an axis says of itself: the name, and the description where there is room.
 function axisLabel(column, room) {
-  const short = column.description.replace(/[.;(].*$/s, '').trim();
-  for (const text of [column.description.replace(/\.$/, ''), short]) {
-    if (text !== '' && textWidth(text) <= room) return text;
+  const name = humanName(column.name);
+  for (const description of [column.description.replace(/\.$/, ''), column.description.replace(/[.,;:(].*$/s, '').trim()]) {
+    const text = description.toLowerCase().startsWith(name.toLowerCase()) ? description : `${name}: ${description}`;
+    if (description !== '' && textWidth(text) <= room) return text;
   }
-  return fitted(humanName(column.name), room);
+  return fitted(name, room);
+}
+
+// Whether series are steps of one thing, such as layers, too many for colours of their own.
+function areSteps(names) {
+  const stems = new Set(names.map((name) => name.replace(/[\d.,]+/, '#')));
+  return names.length > 8 && stems.size === 1 && /\d/.test(names[0]);
 }

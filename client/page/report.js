@@ -76,15 +76,7 @@ function renderSection(section, context) {
 }
 
 function renderReport(report) {
-  // A plot's interval is written as what it is an interval of.
   const tables = listOf(report.tables).map(readTable);
-  for (const plot of listOf(report.plots)) {
-    const columns = tables.find((t) => t.name === plot.table)?.columns ?? [];
-    const style = columns.find((c) => c.name === plot.y)?.style;
-    for (const column of columns) {
-      if (style && column.numeric && [plot.low, plot.high].includes(column.name)) column.style = style;
-    }
-  }
   const sections = [{kind: 'heading'}, {kind: 'plots'}, ...listOf(report.sections), {kind: 'notes'}, {kind: 'tables'},
     {kind: 'protocol'}, {kind: 'closing'}];
   return sections.map((section) => renderSection(section, {report, tables})).filter((element) => element !== null);

@@ -77,15 +77,17 @@ function columnGlossary(table) {
 }
 
 function renderTable(table) {
-  const rows = Array.from({length: table.rows}, (_, row) => tableRow(table, row));
+  // Some columns say again, for the plots, what others say.
+  const shown = {...table, columns: table.columns.filter((c) => !c.description.endsWith(', for plots'))};
+  const rows = Array.from({length: table.rows}, (_, row) => tableRow(shown, row));
   const body = h('tbody', {}, ...rows);
-  const heads = table.columns.map((column) => headerCell(column, body, rows));
+  const heads = shown.columns.map((column) => headerCell(column, body, rows));
   const size = `${plainNumber(table.rows, 0, true)} ${table.rows === 1 ? 'row' : 'rows'}`;
-  return h('section', {class: table.columns.length > 9 ? 'table broad' : 'table', id: table.id},
+  return h('section', {class: shown.columns.length > 9 ? 'table broad' : 'table', id: table.id},
     h('div', {class: 'table-head'}, h('h3', {}, table.title), h('span', {class: 'size'}, size), copyButton('Copy as CSV', () => csvOf(table))),
     table.description === '' ? null : h('p', {class: 'about'}, table.description),
     table.rows === 0 ? h('p', {class: 'empty'}, 'This table has no rows.') : null,
     h('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': table.title},
       h('table', {}, h('caption', {class: 'unseen'}, table.title), h('thead', {}, h('tr', {}, ...heads)), body)),
-    columnGlossary(table));
+    columnGlossary(shown));
 }

@@ -83,8 +83,10 @@ function decimalsOf(value) {
 // How the numbers of a column are written, from its description and its values:
 // {scale, suffix, decimals, signed, grouped}.
 function numberStyle(name, description, values) {
+  const text = `${humanName(name)} ${description}`;
   const inPercent = /\bin (percent|%)/i.test(description);
-  const share = !inPercent && /\b(share|fraction|proportion|relative)\b/i.test(description);
+  const part = /\b(share|fraction|proportion)\b/i.test(text);
+  const share = !inPercent && (part || /\brelative\b/i.test(text));
   const scale = share ? 100 : 1;
   const sizes = values.filter((v) => isNumber(v) && v !== 0).map((v) => Math.abs(v) * scale).sort((a, b) => a - b);
   let decimals = 0;
@@ -97,7 +99,7 @@ function numberStyle(name, description, values) {
     scale,
     suffix: share || inPercent ? percentSign : '',
     decimals,
-    signed: /\b(change|difference|increase|decrease)\b|[Δδ]/i.test(description),
+    signed: !part && /\b(change|difference|increase|decrease)\b|[Δδ]/i.test(text),
     grouped: !/(^|_)(id|ids|seed|layer|neuron|index|year)$/.test(name),
   };
 }
@@ -134,6 +136,11 @@ function readColumn(raw) {
 
 function readTable(raw, index) {
   const columns = listOf(raw.columns).map(readColumn);
+  // The ends of an interval are written as what it is an interval of.
+  for (const column of columns) {
+    const middle = columns.find((c) => `${c.name}_low` === column.name || `${c.name}_high` === column.name);
+    if (middle && middle.numeric && column.numeric) column.style = middle.style;
+  }
   return {
     id: `table-${index}`,
     name: textOf(raw.name),

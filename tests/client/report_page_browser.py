@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Opens pages of reports in a headless Chromium and looks at what became of them.
 
-  report_page_browser.py RENDER_REPORT REPORT.json
+  report_page_browser.py RENDER_REPORT REPORT.json [TEST...]
 
 RENDER_REPORT makes a page of a report's JSON.  Set KEEP_PAGES to a folder to keep the
 pages and pictures.  Skipped (exit code 77) where no browser starts.
@@ -322,4 +322,4 @@ if __name__ == "__main__":
     if Pages.browser is None:
         print(f"skipped: {reason}")
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
