@@ -84,7 +84,7 @@ function axisTitles(box, leftText, bottomText) {
 function referenceLines(model, x, y, box) {
   const group = svg('g', {class: 'references'});
   const across = referenceOf(model.y);
-  if (across && !model.logY && across.value >= y.low && across.value <= y.high) {
+  if (across && model.yScale !== 'log' && across.value >= y.low && across.value <= y.high) {
     group.append(line(box.left, y.map(across.value), box.right, y.map(across.value), 'reference'));
     if (across.text) group.append(label(across.text, box.right - 2, y.map(across.value) - 4, 'reference-text', 'end'));
   }
@@ -92,7 +92,7 @@ function referenceLines(model, x, y, box) {
   if (along && along.value >= x.low && along.value <= x.high) {
     group.append(line(x.map(along.value), box.top, x.map(along.value), box.bottom, 'reference'));
   }
-  if (model.twins && model.logX === model.logY) {
+  if (model.twins && !model.logX && model.yScale === 'linear') {
     const low = Math.max(x.low, y.low), high = Math.min(x.high, y.high);
     if (low < high) group.append(line(x.map(low), y.map(low), x.map(high), y.map(high), 'reference dashed'));
   }
@@ -150,11 +150,15 @@ function pointLabels(shown, px, py, box) {
   return group;
 }
 
+function verticalScale(model, place) {
+  const makers = {linear: linearScale, log: logScale, symlog: symlogScale};
+  return makers[model.yScale]({...yRange(model), ...place, style: model.y.style, values: yValues(model.points)});
+}
+
 function drawPoints(model, width, hidden) {
   const height = Math.round(Math.min(Math.max(width * 0.5, 275), 400));
   const box = {top: 32, bottom: height - 46, right: width - 22};
-  const y = (model.logY ? logScale : linearScale)({
-    ...yRange(model), from: box.bottom, to: box.top, count: (box.bottom - box.top) / 32, style: model.y.style});
+  const y = verticalScale(model, {from: box.bottom, to: box.top, count: (box.bottom - box.top) / 32});
   box.left = Math.ceil(widest(y.ticks.map((t) => t.text))) + 14;
   const x = model.categorical
     ? categoryScale({categories: model.categories, from: box.left, to: box.right, text: categoryText})
@@ -201,8 +205,7 @@ function drawBars(model, width, hidden) {
   const box = {top: lying ? 6 : 32, right: width - 16};
   const height = lying ? texts.length * Math.max(22, groups * 13 + 9) + 52 : Math.round(Math.min(Math.max(width * 0.48, 260), 360));
   box.bottom = height - 46;
-  const valueScale = (from, to, count) => (model.logY ? logScale : linearScale)({
-    ...yRange(model), from, to, count, style: model.y.style, edge: start.value});
+  const valueScale = (from, to, count) => verticalScale(model, {from, to, count, edge: start.value});
   let values, places;
   if (lying) {
     box.left = Math.ceil(Math.min(widest(texts), width * 0.4)) + 14;
@@ -214,7 +217,7 @@ function drawBars(model, width, hidden) {
     places = categoryScale({categories: model.categories, from: box.left, to: box.right, text: categoryText});
   }
   const picture = svg('svg', {viewBox: `0 0 ${width} ${height}`});
-  const title = axisLabel(model.y, width - 120) + (start.text && !model.logY ? `, from ${start.text}` : '');
+  const title = axisLabel(model.y, width - 120) + (start.text && model.yScale !== 'log' ? `, from ${start.text}` : '');
   if (lying) {
     picture.append(bottomAxis(values, box, true), leftAxis(places, box),
       label(`${title} →`, box.right, box.bottom + 38, 'axis-title', 'end'));
@@ -223,7 +226,7 @@ function drawBars(model, width, hidden) {
       axisTitles(box, title, axisLabel(model.x, width - 40)));
   }
 
-  const base = values.map(model.logY ? values.low : start.value);
+  const base = values.map(model.yScale === 'log' ? values.low : start.value);
   const thick = Math.min(places.band * 0.78 / groups, 44);
   const hits = [];
   let slot = 0;

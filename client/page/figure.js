@@ -106,10 +106,11 @@ function describePlot(model) {
     'The arrow keys read them out; the table below holds them too.';
 }
 
-function lostNote(model) {
-  if (model.lost === 0) return '';
-  const reason = model.logX || model.logY ? 'no value, or none above zero for a logarithmic axis' : 'no value';
-  return ` ${model.lost} ${model.lost === 1 ? 'row has' : 'rows have'} ${reason}.`;
+function axisNotes(model) {
+  const axis = model.yScale === 'symlog' ? ' The axis is logarithmic away from zero.' : '';
+  if (model.lost === 0) return axis;
+  const reason = model.logX ? 'no value, or none above zero for a logarithmic axis' : 'no value';
+  return `${axis} ${model.lost} ${model.lost === 1 ? 'row has' : 'rows have'} ${reason}.`;
 }
 
 function renderPlot(raw, tables, index) {
@@ -140,7 +141,7 @@ function renderPlot(raw, tables, index) {
     h('h3', {}, model.title),
     legendOf(model, hidden, redraw),
     canvas,
-    h('figcaption', {}, model.caption, lostNote(model), ' ',
+    h('figcaption', {}, model.caption, axisNotes(model), ' ',
       h('a', {href: `#${model.table.id}`}, 'See the numbers')));
 }
 

@@ -52,6 +52,21 @@ function assignCategories(points, x) {
   return x.numeric ? keys.sort((a, b) => places.get(a) - places.get(b)) : keys;
 }
 
+// All y of the points shown, and the ends of their intervals.
+function yValues(points) {
+  return points.filter((p) => p.shown).flatMap((p) => [p.y, p.low, p.high].filter((v) => v !== null));
+}
+
+// A logarithmic axis that meets values at or below zero is one away from zero alone.  So
+// is that of bars of very different sizes, of which a plain axis would show the largest.
+function yScaleKind(kind, y, points, wanted) {
+  const values = yValues(points);
+  if (wanted) return values.every((v) => v > 0) ? 'log' : 'symlog';
+  if (kind !== 'bar' || (referenceOf(y)?.value ?? 0) !== 0) return 'linear';
+  const sizes = points.filter((p) => p.shown && p.y !== 0).map((p) => Math.abs(p.y)).sort((a, b) => a - b);
+  return sizes.length > 3 && sizes.at(-1) > 60 * sizes[sizes.length >> 1] ? 'symlog' : 'linear';
+}
+
 function readPlot(raw, tables) {
   const table = tables.find((t) => t.name === raw.table);
   if (!table) throw new Error(`the report has no table “${textOf(raw.table)}”`);
@@ -61,16 +76,16 @@ function readPlot(raw, tables) {
   if (!y.numeric) throw new Error(`column “${y.name}” holds no numbers`);
   const kind = plotKind(raw.kind);
   const categorical = kind === 'bar' || !x.numeric;
-  const logX = Boolean(raw.log_x) && !categorical, logY = Boolean(raw.log_y);
-  const usable = (value, log) => isNumber(value) && (!log || value > 0);
-  const end = (of, row) => (of && usable(of.values[row], logY) ? of.values[row] : null);
+  const logX = Boolean(raw.log_x) && !categorical;
+  const placed = (row) => categorical || (isNumber(x.values[row]) && (!logX || x.values[row] > 0));
+  const end = (of, row) => (of && isNumber(of.values[row]) ? of.values[row] : null);
 
   const points = [];
   let lost = 0;
   for (let row = 0; row < table.rows; ++row) {
-    const shown = usable(y.values[row], logY) && (categorical || usable(x.values[row], logX));
+    const shown = isNumber(y.values[row]) && placed(row);
     if (!shown) ++lost;
-    if (!categorical && !usable(x.values[row], logX)) continue;
+    if (!placed(row)) continue;
     points.push({
       row,
       shown,
@@ -87,7 +102,7 @@ function readPlot(raw, tables) {
   if (series && series.numeric) points.sort((a, b) => (a.seriesValue ?? Infinity) - (b.seriesValue ?? Infinity));
   const names = [...new Set(points.map((p) => p.series))];
   return {
-    kind, table, x, y, logX, logY, categorical, points, categories, lost,
+    kind, table, x, y, logX, categorical, points, categories, lost,
     title: textOf(raw.title) || capitalized(`${humanName(y.name)} by ${humanName(x.name)}`),
     caption: textOf(raw.caption),
     seriesColumn: series,
@@ -96,6 +111,7 @@ function readPlot(raw, tables) {
     labelled: label !== null,
     series: names.map((name) => points.filter((p) => p.series === name)),
     names,
+    yScale: yScaleKind(kind, y, points, Boolean(raw.log_y)),
     twins: kind === 'scatter' && !categorical && areTwins(x, y),
   };
 }
@@ -122,9 +138,8 @@ function baseOf(model) {
 }
 
 function yRange(model) {
-  const values = model.points.filter((p) => p.shown)
-    .flatMap((p) => [p.y, ...(p.low === null ? [] : [p.low]), ...(p.high === null ? [] : [p.high])]);
-  if (model.logY) return rangeOf(values, null, false);
+  const values = yValues(model.points);
+  if (model.yScale === 'log') return rangeOf(values, null, false);
   return model.kind === 'bar' ? rangeOf(values, baseOf(model), true) : rangeOf(values, referenceOf(model.y), false);
 }
 

@@ -65,6 +65,25 @@ function logScale({low, high, from, to, count, style}) {
   };
 }
 
+// Linear near zero and logarithmic away from it, where most of `values` lie.
+function symlogScale({low, high, from, to, count, style, values}) {
+  const sizes = values.filter((v) => v !== 0).map(Math.abs).sort((a, b) => a - b);
+  if (sizes.length === 0) return linearScale({low, high, from, to, count, style});
+  const largest = sizes.at(-1);
+  // Ten decades at most, so that tiny values do not take the axis.
+  const unit = 10 ** Math.ceil(Math.log10(Math.min(Math.max(sizes[sizes.length >> 2], largest * 1e-10), largest / 10)));
+  const bend = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value) / unit);
+  const room = (bend(high) - bend(low)) * 0.04;
+  const [first, last] = [bend(low) - (low < 0 ? room : 0), bend(high) + (high > 0 ? room : 0)];
+  const decades = Math.ceil(Math.log10(largest / unit) + 1e-9);
+  const stride = Math.ceil((last - first) / (count * 1.4));
+  const powers = Array.from({length: Math.ceil((decades + 1) / stride)}, (_, i) => unit * 10 ** (i * stride));
+  const map = (value) => from + (to - from) * ((bend(value) - first) / (last - first));
+  const fits = (v) => bend(v) >= first && bend(v) <= last && (v === 0 || Math.abs(map(v) - map(0)) > 15);
+  const ticks = [...powers.map((v) => -v).reverse(), 0, ...powers].filter(fits);
+  return {low, high, map, ticks: ticks.map((value) => ({value, text: tickText(value, style, value || unit)}))};
+}
+
 // `categories` in order; a category's place is the middle of its band.
 function categoryScale({categories, from, to, text}) {
   const band = (to - from) / Math.max(categories.length, 1);

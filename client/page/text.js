@@ -91,9 +91,10 @@ function numberStyle(name, description, values) {
   const sizes = values.filter((v) => isNumber(v) && v !== 0).map((v) => Math.abs(v) * scale).sort((a, b) => a - b);
   let decimals = 0;
   if (sizes.length > 0) {
-    const power = Math.floor(Math.log10(sizes[sizes.length >> 2]));
-    const wanted = share || inPercent ? 1 - power : power >= 0 ? 3 - power : 2 - power;
-    decimals = Math.min(Math.max(wanted, 1), 6, Math.max(...sizes.map(decimalsOf)));
+    const wanted = (size) => (share || inPercent ? 1 : size >= 1 ? 3 : 2) - Math.floor(Math.log10(size));
+    // As the smaller ones need it, but not absurdly many for the largest.
+    decimals = Math.min(wanted(sizes[sizes.length >> 2]), wanted(sizes.at(-1)) + 2);
+    decimals = Math.min(Math.max(decimals, 1), 6, Math.max(...sizes.map(decimalsOf)));
   }
   return {
     scale,

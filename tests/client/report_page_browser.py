@@ -104,7 +104,14 @@ USE = r"""
   const area = bars[bars.length - 1].getBoundingClientRect();
   picture.dispatchEvent(new PointerEvent('pointermove', {clientX: area.x + area.width / 2, clientY: area.y + 3}));
   const pointed = tooltip.textContent;
-  return {orders, sorts, before, hidden, again: marks(), asleep, keyed, spoken, escaped, pointed,
+  const written = (name, description, values) => values.map((v) => formatNumber(v, numberStyle(name, description, values)));
+  const formats = [
+    written('share', '', [0.5, 0.25, 0.00001, null]),
+    written('cost', 'relative change of perplexity', [0.0123, -0.5, 0, 227.8]),
+    written('base_rate', 'share of tokens whose δCE is small', [0.45]),
+    written('neuron', 'index', [123456]), written('tokens', '', [123456]),
+    written('loss', 'nats', [3.70123, 40.1, 0.00004])];
+  return {formats, orders, sorts, before, hidden, again: marks(), asleep, keyed, spoken, escaped, pointed,
     csv: csvOf(readTable(JSON.parse(document.getElementById('report').textContent).tables[4], 4))};
 """
 
@@ -248,6 +255,9 @@ class Pages(unittest.TestCase):
         self.assertEqual(answer["orders"], [plain, list("06152347"), list("43251607"), plain])
         self.assertEqual(answer["sorts"], ["ascending", "descending", "none"])
         self.assertEqual((answer["before"], answer["hidden"], answer["again"]), (32, [24, "false"], 32))
+        self.assertEqual(answer["formats"], [
+            ["50.00\u202f%", "25.00\u202f%", "0.001\u202f%", "–"], ["+1.2\u202f%", "−50.0\u202f%", "0.0\u202f%", "+22,780.0\u202f%"], ["45\u202f%"],
+            ["123456"], ["123,456"], ["3.7012", "40.1000", "4·10⁻⁵"]])
         self.assertEqual((answer["asleep"], answer["escaped"]), (True, True))
         self.assertIn("+3.10\u202f% (+2.49\u202f% to +3.71\u202f%)", answer["keyed"])
         self.assertEqual(answer["spoken"], "layer 0, cost +3.10\u202f% (+2.49\u202f% to +3.71\u202f%)")
@@ -278,7 +288,7 @@ class Pages(unittest.TestCase):
         for figure in answer["figures"]:
             self.assertEqual(figure["broken"], 0, figure["title"])
         marks = {figure["title"]: figure["marks"] for figure in answer["figures"]}
-        self.assertEqual(marks["scatter y False"], 4000)
+        self.assertEqual((marks["scatter y False"], marks["scatter y True"]), (4000, 3999))
         self.assertEqual(marks["bar same False"], 4000)
         self.assertEqual(len(answer["failures"]), 2)
         self.assertLessEqual(answer["overflow"], 0)
