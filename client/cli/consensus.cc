@@ -32,7 +32,7 @@ const v1::LayerConsensus* ConsensusAt(const v1::TokenInsight& token, uint32_t la
 // "●●●○○ 3/5".
 std::string LevelBar(const v1::LayerConsensus* consensus, int of) {
   if (of == 0) return "no consensus neurons";
-  if (consensus == nullptr || !consensus->has_level()) return "went linear";
+  if (consensus == nullptr || !consensus->has_level()) return "not in full";
   std::string bar;
   for (int i = 0; i < of; ++i) bar += i < static_cast<int>(consensus->level()) ? "●" : "○";
   return bar + " " + std::to_string(consensus->level()) + "/" + std::to_string(of);

@@ -35,18 +35,26 @@ void AddModelFlag(CLI::App& app, std::string& model) {
 
 void GatingFlags::Add(CLI::App& app) {
   constexpr char kGroup[] = "Gating";
-  app.add_option("-g,--gating", mode_,
-                 "full: every MLP in full; linear: its surrogate; gated: as each token's gate says")
-      ->check(CLI::IsMember({"full", "linear", "gated"}))
-      ->capture_default_str()
+  mode_option_ = app.add_option("-g,--gating", mode_,
+                                "full: every MLP in full; linear: its surrogate; ladder: its surrogate with some "
+                                "neurons kept exact; gated: as each token's gate says")
+                     ->check(CLI::IsMember({"full", "linear", "gated", "ladder"}))
+                     ->capture_default_str()
+                     ->group(kGroup);
+  app.add_option("--operating-point", operating_point_,
+                 "Gate the whole model to a budget, such as 1%: one of those that `gatehouse models NAME` lists")
       ->group(kGroup);
   app.add_option("-t,--threshold", threshold_,
                  "A gated token goes linear where its gate's probability exceeds this, in [0, 1]; 1 is the full model "
                  "(default: 0.5)")
       ->group(kGroup);
+  app.add_option("--ladder-threshold", ladder_threshold_,
+                 "Of the tokens that do not go linear, those whose probability exceeds this take the layer's ladder, "
+                 "in [0, 1] (default: 1, none)")
+      ->group(kGroup);
   app.add_option("--layers", layers_,
                  "Layers the policy applies to, such as 3,5-8 (default: gated takes those the "
-                 "calibration calls gateable, linear all)")
+                 "calibration calls gateable, ladder those that have one, linear all)")
       ->group(kGroup);
   AddRepeatable(app, "--layer-threshold", layer_thresholds_, "Threshold of single layers, such as 5=0.7 or 8-11=0.9")
       ->group(kGroup);
@@ -56,10 +64,14 @@ void GatingFlags::Add(CLI::App& app) {
 
 v1::GatingPolicy GatingFlags::Build() const {
   v1::GatingPolicy policy;
-  policy.set_mode(mode_ == "linear"  ? v1::GatingPolicy::MODE_LINEAR
-                  : mode_ == "gated" ? v1::GatingPolicy::MODE_GATED
+  // An operating point says how to gate, so it need not be said that it is to be gated.
+  const std::string mode = operating_point_.empty() || mode_option_->count() > 0 ? mode_ : "gated";
+  policy.set_mode(mode == "linear"   ? v1::GatingPolicy::MODE_LINEAR
+                  : mode == "gated"  ? v1::GatingPolicy::MODE_GATED
+                  : mode == "ladder" ? v1::GatingPolicy::MODE_LADDER
                                      : v1::GatingPolicy::MODE_FULL);
   if (threshold_.has_value()) policy.set_threshold(*threshold_);
+  if (ladder_threshold_.has_value()) policy.set_ladder_threshold(*ladder_threshold_);
   if (!layers_.empty()) {
     for (uint32_t layer : OrUsageError("--layers", ParseLayers(layers_))) policy.add_layers(layer);
   }
@@ -69,6 +81,7 @@ v1::GatingPolicy GatingFlags::Build() const {
     }
   }
   policy.set_calibration(calibration_);
+  policy.set_operating_point(operating_point_);
   return policy;
 }
 

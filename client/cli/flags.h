@@ -40,10 +40,11 @@ class GatingFlags {
 
  private:
   std::string mode_ = "full";
-  std::optional<float> threshold_;
+  CLI::Option* mode_option_ = nullptr;
+  std::optional<float> threshold_, ladder_threshold_;
   std::string layers_;
   std::vector<std::string> layer_thresholds_;
-  std::string calibration_;
+  std::string calibration_, operating_point_;
 };
 
 // --record.

@@ -14,6 +14,7 @@ namespace {
 constexpr char kExamples[] = R"(Examples:
   gatehouse generate -m novella-gpt2-7m --prompt "The captain of the ship" --max-tokens 40
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --gating gated --threshold 0.7 --temperature 0
+  gatehouse generate -m novella-gpt2-7m --prompt "It was" --operating-point 1%
   gatehouse generate -m novella-gpt2-7m --prompt-file - --record routing < prompt.txt
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --top-logprobs 3 --json | jq .tokens)";
 
@@ -145,7 +146,7 @@ std::string SummaryLine(const v1::GenerationSummary& summary, bool sampled) {
   if (summary.generated_tokens() > 1 && summary.decode_seconds() > 0) {
     parts.push_back(Fixed((summary.generated_tokens() - 1) / summary.decode_seconds(), 1) + " tok/s");
   }
-  parts.push_back(Percent(summary.routing().linear_fraction(), 1) + " linear");
+  for (std::string& part : RoutingParts(summary.routing())) parts.push_back(std::move(part));
   parts.push_back("ended by " + (summary.finish_reason() == v1::FINISH_REASON_STOP_STRING
                                      ? "\"" + OneLine(summary.matched_stop()) + "\""
                                      : FinishReasonName(summary.finish_reason())));

@@ -131,18 +131,20 @@ std::string PercentileLegend(const Terminal& terminal) {
   };
   return item(0.15, "linear (<P25)") + "   " + item(0.40, "P25–P50") + "   " +
          item(0.60, "barely nonlinear (P50–P70)") + "   " + item(0.80, "P70–P95") + "   " + item(0.98, "high (>P95)") +
-         "   · went linear";
+         "   · not in full";
 }
 
 std::string PathLegend(const Terminal& terminal) {
-  const HeatCell full = PathCell(v1::MLP_PATH_FULL), linear = PathCell(v1::MLP_PATH_LINEAR);
-  return terminal.Paint(full.style, full.glyph) + " full   " + terminal.Paint(linear.style, linear.glyph) + " linear";
+  const HeatCell full = PathCell(v1::MLP_PATH_FULL), linear = PathCell(v1::MLP_PATH_LINEAR),
+                 ladder = PathCell(v1::MLP_PATH_LADDER);
+  return terminal.Paint(full.style, full.glyph) + " full   " + terminal.Paint(ladder.style, ladder.glyph) +
+         " ladder   " + terminal.Paint(linear.style, linear.glyph) + " linear";
 }
 
 std::string LevelLegend(const Terminal& terminal) {
   const HeatCell none = LevelCell(0, 7, false), all = LevelCell(7, 7, false), exception = LevelCell(0, 7, true);
   return terminal.Paint(none.style, none.glyph) + " none fire   " + terminal.Paint(all.style, all.glyph) +
-         " all fire   " + terminal.Paint(exception.style, exception.glyph) + " exception neuron fires   · went linear";
+         " all fire   " + terminal.Paint(exception.style, exception.glyph) + " exception neuron fires   · not in full";
 }
 
 std::string TokenTexts::Next(std::string_view raw) {

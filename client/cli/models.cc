@@ -84,6 +84,28 @@ void PrintNeurons(const Terminal& terminal, const v1::CalibrationDescription& ca
   }
 }
 
+void PrintOperatingPoints(const Terminal& terminal, const v1::CalibrationDescription& calibration) {
+  if (calibration.operating_points_size() == 0) return;
+  std::vector<std::string> ingredients(calibration.ingredients().begin(), calibration.ingredients().end());
+  for (std::string& ingredient : ingredients) ingredient = OneLine(ingredient);
+  terminal.out << "  " << terminal.Paint(kBold, "operating points");
+  if (!ingredients.empty()) terminal.out << " · " << Joined(ingredients);
+  terminal.out << "\n";
+  Table table(
+      {{"name"}, {"perplexity", true}, {"95% interval"}, {"MLP work saved", true}, {"linear", true}, {"ladder", true}});
+  const auto signed_percent = [](double share) { return (share >= 0 ? "+" : "") + Percent(share, 2); };
+  for (const auto& point : calibration.operating_points()) {
+    table.Add({{OneLine(point.name()), kBold},
+               {signed_percent(point.cost()), point.cost() <= point.budget() ? kGood : kBad},
+               {signed_percent(point.cost_low()) + " to " + signed_percent(point.cost_high()), kDim},
+               {Percent(point.work_saved(), 1), kPlain},
+               {Percent(point.linear_fraction(), 1), kPlain},
+               {Percent(point.ladder_fraction(), 1), kPlain}});
+  }
+  table.Print(terminal, 2);
+  terminal.out << terminal.Paint(kDim, "  use one with --operating-point NAME") << "\n\n";
+}
+
 void PrintDetails(const Terminal& terminal, const Model& model) {
   terminal.out << terminal.Paint(kBold, OneLine(model.name())) << "\n";
   terminal.out << "  "
@@ -113,6 +135,7 @@ void PrintDetails(const Terminal& terminal, const Model& model) {
                << "\n\n";
   PrintLayerTable(terminal, {calibration.layers().begin(), calibration.layers().end()}, 2);
   terminal.out << terminal.Paint(kDim, "  in brackets: neurons the same rules name under shuffled labels") << "\n\n";
+  PrintOperatingPoints(terminal, calibration);
   PrintNeurons(terminal, calibration);
   for (const auto& other : model.calibrations()) {
     if (!other.active()) {

@@ -1,5 +1,6 @@
 #include "client/cli/render.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -142,6 +143,16 @@ void PrintRecords(const Terminal& terminal, const std::vector<v1::TokenInsight>&
   }
 }
 
+std::vector<std::string> RoutingParts(const v1::RoutingSummary& routing) {
+  std::vector<std::string> parts = {Percent(routing.linear_fraction(), 1) + " linear"};
+  if (routing.ladder_decisions() > 0) {
+    const double share = static_cast<double>(routing.ladder_decisions()) / static_cast<double>(routing.decisions());
+    parts.push_back(Percent(share, 1) + " ladder");
+  }
+  if (routing.mlp_work_saved() != 0) parts.push_back(Percent(routing.mlp_work_saved(), 1) + " of the MLP work saved");
+  return parts;
+}
+
 void PrintNotes(const Terminal& terminal, const v1::RoutingSummary& routing) {
   for (const std::string& note : routing.notes()) {
     terminal.err << terminal.PaintError({.foreground = 179}, "note: " + OneLine(note)) << "\n";
@@ -149,27 +160,27 @@ void PrintNotes(const Terminal& terminal, const v1::RoutingSummary& routing) {
 }
 
 void PrintLayerTable(const Terminal& terminal, const std::vector<v1::LayerCalibration>& layers, int indent) {
-  Table table({{"layer", true},
-               {"linear cost", true},
-               {"R²", true},
-               {"gateable"},
-               {"gate linear", true},
-               {"gate cost", true},
-               {"consensus", true},
-               {"exception", true},
-               {"gateway", true}});
+  std::vector<Table::Column> columns = {{"layer", true},     {"linear cost", true}, {"R²", true},
+                                        {"gateable"},        {"gate linear", true}, {"gate cost", true},
+                                        {"consensus", true}, {"exception", true},   {"gateway", true}};
+  const bool ladders =
+      std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.ladder_neurons() > 0; });
+  if (ladders) columns.push_back({"ladder", true});
+  Table table(columns);
   for (const auto& layer : layers) {
     const std::string cost = (layer.linear_cost() >= 0 ? "+" : "") + Percent(layer.linear_cost(), 2);
     const std::string gate_cost = (layer.gate_cost() >= 0 ? "+" : "") + Percent(layer.gate_cost(), 2);
-    table.Add({{std::to_string(layer.layer()), kPlain},
-               {cost, layer.gateable() ? kGood : kPlain},
-               {Fixed(layer.surrogate_r2(), 3), kPlain},
-               {layer.gateable() ? "yes" : "no", layer.gateable() ? kGood : kDim},
-               {Percent(layer.gate_linear_fraction(), 1), kPlain},
-               {gate_cost, kPlain},
-               {FoundCell(layer.consensus_size(), layer.consensus_null()), kPlain},
-               {FoundCell(layer.exception_size(), layer.exception_null()), kPlain},
-               {FoundCell(layer.gateway_size(), layer.gateway_null()), kPlain}});
+    std::vector<Table::Cell> cells = {{std::to_string(layer.layer()), kPlain},
+                                      {cost, layer.gateable() ? kGood : kPlain},
+                                      {Fixed(layer.surrogate_r2(), 3), kPlain},
+                                      {layer.gateable() ? "yes" : "no", layer.gateable() ? kGood : kDim},
+                                      {Percent(layer.gate_linear_fraction(), 1), kPlain},
+                                      {gate_cost, kPlain},
+                                      {FoundCell(layer.consensus_size(), layer.consensus_null()), kPlain},
+                                      {FoundCell(layer.exception_size(), layer.exception_null()), kPlain},
+                                      {FoundCell(layer.gateway_size(), layer.gateway_null()), kPlain}};
+    if (ladders) cells.push_back({layer.ladder_neurons() > 0 ? std::to_string(layer.ladder_neurons()) : "–", kPlain});
+    table.Add(std::move(cells));
   }
   table.Print(terminal, indent);
 }

@@ -118,7 +118,7 @@ void ScoreCommand::PrintText(Session& session, const std::vector<v1::ScoredToken
   if (scored > 0) {
     terminal.out << " · " << Fixed(-summary.total_logprob() / static_cast<double>(scored), 4) << " nats a token";
   }
-  terminal.out << " · " << Percent(summary.routing().linear_fraction(), 1) << " linear\n";
+  terminal.out << " · " << Joined(RoutingParts(summary.routing())) << "\n";
   std::vector<v1::TokenInsight> insights;
   for (const auto& token : tokens) {
     if (token.has_insight()) insights.push_back(token.insight());

@@ -31,11 +31,14 @@ v1::RoutingSummary ToProto(const RoutingReport& report) {
   proto.set_linear_fraction(report.linear_fraction());
   proto.set_decisions(report.decisions);
   proto.set_linear_decisions(report.linear_decisions);
+  proto.set_ladder_decisions(report.ladder_decisions);
+  proto.set_mlp_work_saved(report.mlp_work_saved);
   for (size_t layer = 0; layer < report.full_tokens.size(); ++layer) {
     v1::LayerRouting& entry = *proto.add_layers();
     entry.set_layer(static_cast<uint32_t>(layer));
     entry.set_full_tokens(report.full_tokens[layer]);
     entry.set_linear_tokens(report.linear_tokens[layer]);
+    entry.set_ladder_tokens(report.ladder_tokens[layer]);
   }
   proto.set_calibration(ValidUtf8(report.calibration));
   for (const std::string& note : report.notes) proto.add_notes(ValidUtf8(note));

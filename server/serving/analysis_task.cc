@@ -46,7 +46,7 @@ AnalysisTask::AnalysisTask(const TaskContext& context, RecordRequest records, st
       inputs_(std::move(inputs)),
       policy_(std::move(policy)),
       sink_(std::move(sink)),
-      tally_(context.model->engine->info().layers) {}
+      tally_(context.model->engine->info()) {}
 
 int AnalysisTask::sequence_tokens() const {
   size_t longest = 0;
@@ -82,7 +82,7 @@ Task::Next AnalysisTask::NextRow() {
 absl::StatusOr<bool> AnalysisTask::Deliver(RowResult result) {
   const std::vector<int32_t>& ids = inputs_[input_];
   const int count = chunk();
-  tally_.Add(count, result.linear_tokens);
+  tally_.Add(count, result);
   InsightTokens event;
   event.input = static_cast<int>(input_);
   event.tokens.reserve(count);

@@ -71,7 +71,7 @@ GenerationTask::GenerationTask(const TaskContext& context, GenerateRequest reque
       sampling_(std::move(sampling)),
       sink_(std::move(sink)),
       assembler_(request_.stop.strings),
-      tally_(context.model->engine->info().layers) {
+      tally_(context.model->engine->info()) {
   sampling_.Observe(prompt_);
 }
 
@@ -109,7 +109,7 @@ absl::StatusOr<bool> GenerationTask::Deliver(RowResult result) {
   const bool prompt = in_prompt();
   const int first = fed_;
   const int count = prompt ? chunk() : 1;
-  tally_.Add(count, result.linear_tokens);
+  tally_.Add(count, result);
   fed_ += count;
   if (prompt && request_.record_prompt && request_.records.any()) SendPromptRecords(result.records, first, count);
   if (unsent_.has_value()) {

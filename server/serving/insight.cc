@@ -39,22 +39,33 @@ std::vector<TokenAlternative> Alternatives(std::span<const TokenLogprob> top, co
   return alternatives;
 }
 
-void RoutingTally::Add(int tokens, std::span<const uint32_t> linear_tokens) {
-  for (size_t layer = 0; layer < full_.size(); ++layer) {
-    const uint32_t linear = layer < linear_tokens.size() ? linear_tokens[layer] : 0;
-    linear_[layer] += linear;
-    full_[layer] += static_cast<uint64_t>(tokens) - linear;
+void RoutingTally::Add(int tokens, const RowResult& result) {
+  const auto count = [](const std::vector<uint32_t>& counts, size_t layer) {
+    return layer < counts.size() ? int64_t{counts[layer]} : 0;
+  };
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    const int64_t linear = count(result.linear_tokens, layer), ladder = count(result.ladder_tokens, layer);
+    layers_[layer].linear += linear;
+    layers_[layer].ladder += ladder;
+    layers_[layer].full += tokens - linear - ladder;
+    layers_[layer].gated += count(result.gated_tokens, layer);
   }
 }
 
 RoutingReport RoutingTally::Report(const RoutingPolicy& policy) const {
   RoutingReport report;
-  report.full_tokens = full_;
-  report.linear_tokens = linear_;
-  for (size_t layer = 0; layer < full_.size(); ++layer) {
-    report.linear_decisions += linear_[layer];
-    report.decisions += full_[layer] + linear_[layer];
+  std::vector<LayerTraffic> layers = layers_;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    LayerTraffic& layer = layers[i];
+    if (policy.calibration() != nullptr) layer.ladder_neurons = policy.calibration()->info().layers[i].ladder_neurons;
+    report.full_tokens.push_back(static_cast<uint64_t>(layer.full));
+    report.linear_tokens.push_back(static_cast<uint64_t>(layer.linear));
+    report.ladder_tokens.push_back(static_cast<uint64_t>(layer.ladder));
+    report.linear_decisions += report.linear_tokens.back();
+    report.ladder_decisions += report.ladder_tokens.back();
+    report.decisions += report.full_tokens.back() + report.linear_tokens.back() + report.ladder_tokens.back();
   }
+  report.mlp_work_saved = MlpWorkSaved(model_, layers);
   if (policy.calibration() != nullptr) report.calibration = policy.calibration()->info().name;
   report.notes = policy.notes();
   return report;

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "server/engine/mlp_work.h"
+#include "server/engine/model_info.h"
 #include "server/engine/routing.h"
 #include "server/engine/step.h"
 #include "server/serving/requests.h"
@@ -21,14 +23,16 @@ std::vector<TokenAlternative> Alternatives(std::span<const TokenLogprob> top, co
 // The routing of one call: exactly the sum of its rows.  Not thread-safe.
 class RoutingTally {
  public:
-  explicit RoutingTally(int layers) : full_(layers, 0), linear_(layers, 0) {}
+  // `model` outlives this.
+  explicit RoutingTally(const ModelInfo& model) : model_(model), layers_(model.layers) {}
 
-  // A row of `tokens` positions, of which linear_tokens[layer] went linear.
-  void Add(int tokens, std::span<const uint32_t> linear_tokens);
+  // A row of `tokens` positions.
+  void Add(int tokens, const RowResult& result);
   RoutingReport Report(const RoutingPolicy& policy) const;
 
  private:
-  std::vector<uint64_t> full_, linear_;  // [layers]
+  const ModelInfo& model_;
+  std::vector<LayerTraffic> layers_;  // [layers]
 };
 
 }  // namespace gatehouse

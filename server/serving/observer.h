@@ -33,9 +33,11 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // One row of a step: `tokens` positions, of which linear_tokens[layer] went linear.
-  // Called before the call's own report is sent, with the same numbers.
-  virtual void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens) = 0;
+  // One row of a step: `tokens` positions, of which linear_tokens[layer] went linear and
+  // ladder_tokens[layer] took the ladder.  Called before the call's own report is sent, with
+  // the same numbers.
+  virtual void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
+                        std::span<const uint32_t> ladder_tokens) = 0;
   virtual void OnInterToken(std::string_view model, double seconds) = 0;
   virtual void OnStep(std::string_view model, int rows, int tokens, double seconds) = 0;
   virtual void OnCallEnd(const CallObservation& call) = 0;

@@ -58,8 +58,11 @@ struct TokenAlternative {
 struct RoutingReport {
   uint64_t decisions = 0;
   uint64_t linear_decisions = 0;
+  uint64_t ladder_decisions = 0;
+  double mlp_work_saved = 0;            // see server/engine/mlp_work.h
   std::vector<uint64_t> full_tokens;    // [layers]
   std::vector<uint64_t> linear_tokens;  // [layers]
+  std::vector<uint64_t> ladder_tokens;  // [layers]
   std::string calibration;
   std::vector<std::string> notes;
   double linear_fraction() const {

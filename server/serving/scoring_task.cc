@@ -33,7 +33,7 @@ ScoringTask::ScoringTask(const TaskContext& context, ScoreRequest request, std::
       policy_(std::move(policy)),
       sink_(std::move(sink)),
       window_(windows_.At(0)),
-      tally_(context.model->engine->info().layers) {}
+      tally_(context.model->engine->info()) {}
 
 void ScoringTask::OnAdmitted(double) { admitted_at_ = MonotonicSeconds(); }
 
@@ -69,7 +69,7 @@ Task::Next ScoringTask::NextRow() {
 
 absl::StatusOr<bool> ScoringTask::Deliver(RowResult result) {
   const int count = chunk();
-  tally_.Add(count, result.linear_tokens);
+  tally_.Add(count, result);
   std::vector<ScoredToken> events;
   for (int i = 0; i < count; ++i) {
     const int64_t position = fed_ + i;

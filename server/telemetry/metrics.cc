@@ -64,13 +64,16 @@ std::string Metrics::Page() const {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-void Metrics::OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens) {
+void Metrics::OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
+                       std::span<const uint32_t> ladder_tokens) {
   ModelSeries* const series = impl_->Find(model);
   if (series == nullptr) return;
   const auto& layers = series->mlp_tokens[static_cast<size_t>(phase)];
-  for (size_t layer = 0; layer < layers.size() && layer < linear_tokens.size(); ++layer) {
+  const size_t counted = std::min({layers.size(), linear_tokens.size(), ladder_tokens.size()});
+  for (size_t layer = 0; layer < counted; ++layer) {
     Count(*layers[layer].linear, linear_tokens[layer]);
-    Count(*layers[layer].full, static_cast<double>(tokens) - linear_tokens[layer]);
+    Count(*layers[layer].ladder, ladder_tokens[layer]);
+    Count(*layers[layer].full, static_cast<double>(tokens) - linear_tokens[layer] - ladder_tokens[layer]);
   }
 }
 

@@ -114,6 +114,8 @@ ModelSeries::ModelSeries(MetricFamilies& families, const std::string& model, int
       counters.full = &families.mlp_tokens.Add(labels);
       labels["path"] = "linear";
       counters.linear = &families.mlp_tokens.Add(labels);
+      labels["path"] = "ladder";
+      counters.ladder = &families.mlp_tokens.Add(labels);
       mlp_tokens[static_cast<size_t>(phase)].push_back(counters);
     }
   }

@@ -59,6 +59,7 @@ struct ModelSeries {
   struct LayerCounters {
     prometheus::Counter* full = nullptr;
     prometheus::Counter* linear = nullptr;
+    prometheus::Counter* ladder = nullptr;
   };
   std::array<std::vector<LayerCounters>, kPhases> mlp_tokens;  // [phase][layer]
   std::map<std::string, MethodSeries, std::less<>> methods;

@@ -1,15 +1,18 @@
 // Measures the engine: tokens a second of decoding, prefill and scoring, with every MLP in
-// full, a given fraction of the tokens linear, and all linear.  Prints one JSON object a
-// figure:
+// full, a given fraction of the tokens linear, all linear, and all through ladders that keep
+// a given share of the neurons.  Prints one JSON object a figure:
 //
 //   gatehouse-engine-bench --model DIR --dtype bfloat16 --batches 1,8 --fraction 0.5
+//   gatehouse-engine-bench --model DIR --policies full,linear,ladder --ladder-share 0.25
 //
-// The calibration is random: speed
-// does not depend on the values, and thresholds are set so that the fraction comes out.
+// The calibration is random: speed does not depend on the values, and thresholds are set so
+// that the fraction comes out.  `ideal_mlp` is the multiplications of the MLPs over those in
+// full.
 //   decode   steps of one token a row after a prompt, which is not counted
 //   prefill  one text in chunks of 256, output projection of its last position only
 //   score    likewise, output projection of every position
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <unistd.h>
@@ -29,6 +32,7 @@
 #include "server/base/strings.h"
 #include "server/engine/engine.h"
 #include "server/engine/gating/loaded_calibration.h"
+#include "server/engine/mlp_work.h"
 #include "tests/support/arguments.h"
 
 namespace gatehouse {
@@ -45,20 +49,24 @@ std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
-// Random surrogates and gates for the engine's model.
-absl::StatusOr<std::shared_ptr<const Calibration>> RandomCalibration(Engine& engine) {
+// Random surrogates, gates and ladders for the engine's model.
+absl::StatusOr<std::shared_ptr<const Calibration>> RandomCalibration(Engine& engine, double ladder_share) {
   const ModelInfo& info = engine.info();
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
   CalibrationData data;
   data.info.name = "random";
   data.info.model_fingerprint = info.fingerprint;
   const double scale = 1 / std::sqrt(static_cast<double>(info.d_model));
+  const int64_t ladder_neurons = std::clamp<int64_t>(std::llround(ladder_share * info.d_mlp), 1, info.d_mlp);
   for (int layer = 0; layer < info.layers; ++layer) {
     data.info.layers.emplace_back().gateable = true;
     data.layers.push_back({.surrogate_weight = at::randn({info.d_model, info.d_model}, generator).mul_(0.1 * scale),
                            .surrogate_bias = at::randn({info.d_model}, generator).mul_(0.01),
                            .gate_weight = at::randn({info.d_model}, generator).mul_(scale),
-                           .gate_bias = at::zeros({1})});
+                           .gate_bias = at::zeros({1}),
+                           .ladder_weight = at::randn({info.d_model, info.d_model}, generator).mul_(0.1 * scale),
+                           .ladder_bias = at::zeros({info.d_model}),
+                           .ladder_neurons = at::arange(ladder_neurons, at::kLong)});
   }
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("gatehouse-bench-", getpid(), ".safetensors")).string();
@@ -81,7 +89,8 @@ class Bench {
 
   struct Figure {
     double tokens_per_second = 0;
-    double linear_fraction = 0;
+    double linear_fraction = 0, ladder_fraction = 0;
+    double mlp_work_saved = 0;
   };
 
   Figure Decode(int batch, const RoutingPolicy& policy) {
@@ -91,7 +100,7 @@ class Bench {
         sequences.push_back(engine_.Open(prompt_ + new_tokens_).value());
         Feed(sequences.back(), Text(prompt_, i), policy, /*score=*/false);
       }
-      linear_ = decisions_ = 0;
+      traffic_.assign(engine_.info().layers, {});
       const double start = Seconds();
       for (int step = 0; step < new_tokens_; ++step) {
         const std::vector<int32_t> tokens = Text(batch, step);
@@ -113,7 +122,7 @@ class Bench {
   Figure Text(const RoutingPolicy& policy, bool score) {
     return Best([&] {
       const SequenceId sequence = engine_.Open(tokens_).value();
-      linear_ = decisions_ = 0;
+      traffic_.assign(engine_.info().layers, {});
       const double start = Seconds();
       Feed(sequence, Text(tokens_, 0), policy, score);
       const double seconds = Seconds() - start;
@@ -187,8 +196,16 @@ class Bench {
         std::cerr << results[i].status << "\n";
         std::exit(1);
       }
-      for (const uint32_t linear : results[i].linear_tokens) linear_ += linear;
-      decisions_ += static_cast<double>(rows[i].tokens.size() * results[i].linear_tokens.size());
+      const CalibrationInfo& calibrated = rows[i].policy->calibration()->info();
+      for (size_t layer = 0; layer < traffic_.size(); ++layer) {
+        LayerTraffic& traffic = traffic_[layer];
+        traffic.ladder_neurons = calibrated.layers[layer].ladder_neurons;
+        traffic.linear += results[i].linear_tokens[layer];
+        traffic.ladder += results[i].ladder_tokens[layer];
+        traffic.gated += results[i].gated_tokens[layer];
+        traffic.full += static_cast<int64_t>(rows[i].tokens.size()) - results[i].linear_tokens[layer] -
+                        results[i].ladder_tokens[layer];
+      }
     }
   }
 
@@ -200,14 +217,22 @@ class Bench {
     for (int round = 0; round < rounds_; ++round) {
       best.tokens_per_second = std::max(best.tokens_per_second, run());
     }
-    best.linear_fraction = linear_ / decisions_;
+    double linear = 0, ladder = 0, all = 0;
+    for (const LayerTraffic& layer : traffic_) {
+      linear += static_cast<double>(layer.linear);
+      ladder += static_cast<double>(layer.ladder);
+      all += static_cast<double>(layer.full + layer.linear + layer.ladder);
+    }
+    best.linear_fraction = linear / all;
+    best.ladder_fraction = ladder / all;
+    best.mlp_work_saved = MlpWorkSaved(engine_.info(), traffic_);
     return best;
   }
 
   Engine& engine_;
   const int new_tokens_, prompt_, tokens_, rounds_;
   SamplingState sampling_;
-  double linear_ = 0, decisions_ = 0;
+  std::vector<LayerTraffic> traffic_;  // [layers], of the current round
 };
 
 void Print(const Engine& engine, const std::string& policy, const std::string& what, int batch, Bench::Figure figure) {
@@ -216,6 +241,8 @@ void Print(const Engine& engine, const std::string& policy, const std::string& w
                                {"batch", batch},
                                {"tokens_per_s", std::round(figure.tokens_per_second * 10) / 10},
                                {"linear_fraction", std::round(figure.linear_fraction * 1000) / 1000},
+                               {"ladder_fraction", std::round(figure.ladder_fraction * 1000) / 1000},
+                               {"ideal_mlp", std::round((1 - figure.mlp_work_saved) * 1000) / 1000},
                                {"dtype", engine.info().dtype},
                                {"device", engine.info().device},
                                {"kernels", engine.info().kernels}};
@@ -228,11 +255,13 @@ absl::Status Main(const testing::Arguments& arguments) {
   options.dtype = arguments["dtype"];
   options.kernels = arguments["kernels"];
   GH_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, LoadEngine(arguments["model"], options));
-  GH_ASSIGN_OR_RETURN(const std::shared_ptr<const Calibration> calibration, RandomCalibration(*engine));
+  GH_ASSIGN_OR_RETURN(const std::shared_ptr<const Calibration> calibration,
+                      RandomCalibration(*engine, std::stod(arguments["ladder-share"])));
   Bench bench(*engine, arguments);
   for (const std::string& name : Split(arguments["policies"])) {
     GatingRequest request;
     if (name == "linear") request.mode = GatingMode::kLinear;
+    if (name == "ladder") request.mode = GatingMode::kLadder;
     if (name == "gated") {
       request.mode = GatingMode::kGated;
       request.layer_thresholds = bench.ThresholdsFor(std::stod(arguments["fraction"]), calibration);
@@ -260,6 +289,7 @@ int main(int argc, char** argv) {
                                                  {"kernels", "auto"},
                                                  {"policies", "full,gated,linear"},
                                                  {"fraction", "0.5"},
+                                                 {"ladder-share", "0.25"},
                                                  {"batches", "1,8"},
                                                  {"new", "64"},
                                                  {"prompt", "32"},

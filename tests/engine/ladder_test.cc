@@ -173,7 +173,6 @@ TEST_P(LadderOf, EqualsItsDefinition) {
 }
 
 TEST_P(LadderOf, WithAllNeuronsAndNoSurrogateIsTheFullModel) {
-  if (!float32()) GTEST_SKIP() << "rounding to bfloat16 is not what this compares";
   const ModelConfig& config = engine_.model().config;
   for (int layer = 0; layer < layers(); ++layer) {
     data_.layers[layer].ladder_weight = at::zeros({config.d_model, config.d_model});
@@ -185,7 +184,8 @@ TEST_P(LadderOf, WithAllNeuronsAndNoSurrogateIsTheFullModel) {
   const RoutingPolicy full = RoutingPolicy::Full(InfoOf(engine_.model()));
   for (const int chunk : {1, 16, kTokens}) {
     const TestEngine::Run run = Score(Policy(GatingMode::kLadder), chunk);
-    EXPECT_LE(MaxDifference(run.logprobs, Score(full, chunk).logprobs), 1e-5);
+    // In bfloat16 a last bit may round the other way.
+    EXPECT_LE(MaxDifference(run.logprobs, Score(full, chunk).logprobs), float32() ? 1e-5 : 0.05);
     EXPECT_EQ(run.ladder_tokens, std::vector<uint32_t>(layers(), kTokens - kSinks));
   }
 }
@@ -211,7 +211,7 @@ TEST_P(LadderOf, ComputesOnlyThePathTakenAndAsksTheGateOnlyWhereItDecides) {
     for (int layer = 0; layer < layers(); ++layer) {
       EXPECT_GT(three.linear_tokens[layer], 5u);
       EXPECT_GT(three.ladder_tokens[layer], 5u);
-      EXPECT_LT(three.linear_tokens[layer] + three.ladder_tokens[layer], 50u);
+      EXPECT_LT(three.linear_tokens[layer] + three.ladder_tokens[layer], uint32_t{kTokens - kSinks});
     }
     // Where nothing may go linear the gate decides between the ladder and full.
     const TestEngine::Run two = Score(Policy(GatingMode::kGated, 1.0f, 0.5f), chunk);

@@ -90,6 +90,33 @@ std::vector<BadRequest> BadRequests() {
          r.mutable_gating()->add_layers(4'000'000'000U);
        },
        invalid, "LAYER_OUT_OF_RANGE", "gating.layers"},
+      {"layer without a ladder",
+       [](auto& r) {
+         r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_LADDER);
+         r.mutable_gating()->add_layers(2);
+       },
+       invalid, "INVALID_FIELD", "layer 2, which has no ladder"},
+      {"NaN ladder threshold",
+       [](auto& r) {
+         r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
+         r.mutable_gating()->set_ladder_threshold(kNan);
+       },
+       invalid, "INVALID_FIELD", "ladder_threshold"},
+      {"operating point and threshold",
+       [](auto& r) {
+         r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
+         r.mutable_gating()->set_operating_point("1%");
+         r.mutable_gating()->set_threshold(0.5f);
+       },
+       invalid, "INVALID_FIELD", "operating_point and threshold"},
+      {"operating point in full", [](auto& r) { r.mutable_gating()->set_operating_point("1%"); }, invalid,
+       "INVALID_FIELD", "operating_point is only for gated mode"},
+      {"unknown operating point",
+       [](auto& r) {
+         r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
+         r.mutable_gating()->set_operating_point("nobody's");
+       },
+       grpc::StatusCode::NOT_FOUND, "OPERATING_POINT_NOT_FOUND", "1%, 5%"},
       {"unknown calibration",
        [](auto& r) {
          r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);

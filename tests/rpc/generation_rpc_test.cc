@@ -104,17 +104,20 @@ TEST_F(RpcTest, RecordsNameTheCalibrationsNeuronsWhereTheyExist) {
 
 TEST_F(RpcTest, TheMetricsEqualWhatTheResponsesReport) {
   StartServer();
-  uint64_t full[3] = {}, linear[3] = {}, prompt = 0, generated_tokens = 0;
+  uint64_t full[3] = {}, linear[3] = {}, ladder[3] = {}, ladders = 0, prompt = 0, generated_tokens = 0;
   for (int i = 0; i < 5; ++i) {
     v1::GenerateRequest request = Prompt(StrCat("prompt ", i), static_cast<uint32_t>(3 + i));
     request.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
+    request.mutable_gating()->set_operating_point("5%");
     const Generated generated = Generate(request);
-    ASSERT_TRUE(generated.status.ok());
+    ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+    ladders += generated.summary().routing().ladder_decisions();
     prompt += generated.summary().prompt_tokens();
     generated_tokens += generated.summary().generated_tokens();
     for (int layer = 0; layer < 3; ++layer) {
       full[layer] += generated.summary().routing().layers(layer).full_tokens();
       linear[layer] += generated.summary().routing().layers(layer).linear_tokens();
+      ladder[layer] += generated.summary().routing().layers(layer).ladder_tokens();
     }
   }
   const auto routed = [&](int layer, const char* path, const char* phase) {
@@ -124,9 +127,12 @@ TEST_F(RpcTest, TheMetricsEqualWhatTheResponsesReport) {
   for (int layer = 0; layer < 3; ++layer) {
     EXPECT_EQ(routed(layer, "full", "prefill") + routed(layer, "full", "decode"), full[layer]);
     EXPECT_EQ(routed(layer, "linear", "prefill") + routed(layer, "linear", "decode"), linear[layer]);
-    EXPECT_EQ(routed(layer, "full", "score") + routed(layer, "linear", "score"), 0);
-    EXPECT_EQ(full[layer] + linear[layer], prompt + generated_tokens - 5);
+    EXPECT_EQ(routed(layer, "ladder", "prefill") + routed(layer, "ladder", "decode"), ladder[layer]);
+    EXPECT_EQ(routed(layer, "full", "score") + routed(layer, "linear", "score") + routed(layer, "ladder", "score"), 0);
+    EXPECT_EQ(full[layer] + linear[layer] + ladder[layer], prompt + generated_tokens - 5);
   }
+  EXPECT_EQ(ladder[0] + ladder[1] + ladder[2], ladders);
+  EXPECT_GT(ladders, 0u);
   EXPECT_EQ(Metric(R"(gatehouse_requests_total{code="OK",method="generate",model="m"})"), 5);
   EXPECT_EQ(Metric(R"(gatehouse_prompt_tokens_total{method="generate",model="m"})"), prompt);
   EXPECT_EQ(Metric(R"(gatehouse_generated_tokens_total{model="m"})"), generated_tokens);

@@ -88,12 +88,15 @@ TEST_F(OtherRpcTest, ScoringIsCountedAsScored) {
   request.set_model("m");
   request.mutable_input()->set_text(std::string(200, 'x'));  // over the context: windows
   request.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
+  request.mutable_gating()->set_ladder_threshold(0.3f);
   request.set_summary_only(true);
   const Scored scored = Score(request);
   ASSERT_TRUE(scored.status.ok());
   EXPECT_THAT(scored.tokens, SizeIs(0));
   EXPECT_EQ(scored.summary.scored_tokens(), 199);
   EXPECT_GT(scored.summary.routing().linear_decisions(), 0);
+  EXPECT_GT(scored.summary.routing().ladder_decisions(), 0);
+  EXPECT_GT(scored.summary.routing().mlp_work_saved(), 0);
   for (int layer = 0; layer < 3; ++layer) {
     const auto routed = [&](const char* path) {
       return Metric(
@@ -101,6 +104,7 @@ TEST_F(OtherRpcTest, ScoringIsCountedAsScored) {
     };
     EXPECT_EQ(routed("full"), scored.summary.routing().layers(layer).full_tokens());
     EXPECT_EQ(routed("linear"), scored.summary.routing().layers(layer).linear_tokens());
+    EXPECT_EQ(routed("ladder"), scored.summary.routing().layers(layer).ladder_tokens());
   }
   EXPECT_EQ(Metric(R"(gatehouse_requests_total{code="OK",method="score",model="m"})"), 1);
 }

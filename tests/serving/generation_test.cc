@@ -328,7 +328,7 @@ TEST_F(Generation, ReportsExactlyTheRoutingThatTheObserverHears) {
   Run({.prefill_chunk = 4});
   GenerateRequest request = Prompt({1, 2, 3, 4, 5, 6}, 9);
   request.gating.request.mode = GatingMode::kGated;
-  request.gating.request.threshold = 0.4f;
+  request.gating.request.operating_point = "1%";
   const RoutingReport report = Generate(request)->summary->routing;
   const auto prefill = observer_.routed("m", Phase::kPrefill);
   const auto decode = observer_.routed("m", Phase::kDecode);
@@ -336,15 +336,35 @@ TEST_F(Generation, ReportsExactlyTheRoutingThatTheObserverHears) {
   EXPECT_EQ(decode.tokens, 8u);
   EXPECT_EQ(report.decisions, 14u * 3);
   EXPECT_EQ(report.calibration, "cal");
-  uint64_t linear = 0;
+  uint64_t linear = 0, ladder = 0;
   for (int layer = 0; layer < 3; ++layer) {
     EXPECT_EQ(report.linear_tokens[layer], prefill.linear[layer] + decode.linear[layer]);
-    EXPECT_EQ(report.full_tokens[layer], 14 - report.linear_tokens[layer]);
+    EXPECT_EQ(report.ladder_tokens[layer], prefill.ladder[layer] + decode.ladder[layer]);
+    EXPECT_EQ(report.full_tokens[layer], 14 - report.linear_tokens[layer] - report.ladder_tokens[layer]);
     linear += report.linear_tokens[layer];
+    ladder += report.ladder_tokens[layer];
   }
   EXPECT_EQ(report.linear_decisions, linear);
+  EXPECT_EQ(report.ladder_decisions, ladder);
   EXPECT_GT(linear, 0u);
-  EXPECT_LT(linear, 14u * 3);
+  EXPECT_GT(ladder, 0u);
+  EXPECT_LT(linear + ladder, 14u * 3);
+  EXPECT_EQ(report.ladder_tokens[2], 0u);  // has none
+  // Width 8, 32 neurons, ladders of 8; the gate was asked for 13 tokens in each layer, all but the sink.
+  const double done = 512.0 * static_cast<double>(14 * 3 - linear - ladder) + 64.0 * static_cast<double>(linear) +
+                      (64.0 + 2 * 8 * 8) * static_cast<double>(ladder) + 8.0 * 13 * 3;
+  EXPECT_NEAR(report.mlp_work_saved, 1 - done / (512.0 * 14 * 3), 1e-12);
+}
+
+TEST_F(Generation, RunsLaddersButForTheSinksAndLayersWithoutOne) {
+  Run();
+  GenerateRequest request = Prompt({1, 2, 3}, 3);
+  request.gating.request.mode = GatingMode::kLadder;
+  const RoutingReport report = Generate(request)->summary->routing;
+  EXPECT_THAT(report.ladder_tokens, ElementsAre(4, 4, 0));
+  EXPECT_THAT(report.full_tokens, ElementsAre(1, 1, 5));
+  EXPECT_EQ(report.linear_decisions, 0u);
+  EXPECT_NEAR(report.mlp_work_saved, 1 - (7 * 512.0 + 8 * 192.0) / (15 * 512.0), 1e-12);
 }
 
 TEST_F(Generation, RunsLinearButForTheSinks) {

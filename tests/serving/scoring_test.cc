@@ -209,10 +209,15 @@ TEST_F(Scoring, ReportsExactlyTheRoutingThatTheObserverHears) {
   Run({.prefill_chunk = 4});
   ScoreRequest request = Text(Ids(20), 8, 3);
   request.gating.request.mode = GatingMode::kGated;
+  request.gating.request.ladder_threshold = 0.25f;
   const RoutingReport report = Score(request)->summary->routing;
   const auto routed = observer_.routed("m", Phase::kScore);
   EXPECT_EQ(report.decisions, routed.tokens * 3);
-  for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(report.linear_tokens[layer], routed.linear[layer]);
+  for (int layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(report.linear_tokens[layer], routed.linear[layer]);
+    EXPECT_EQ(report.ladder_tokens[layer], routed.ladder[layer]);
+  }
+  EXPECT_GT(report.ladder_decisions, 0u);
   EXPECT_EQ(observer_.routed("m", Phase::kPrefill).tokens, 0u);
   EXPECT_EQ(observer_.calls().at(0).method, "score");
   EXPECT_EQ(observer_.calls().at(0).prompt_tokens, 20);

@@ -159,15 +159,18 @@ class CountingObserver final : public Observer {
  public:
   struct Routed {
     uint64_t tokens = 0;
-    std::vector<uint64_t> linear;  // [layers]
+    std::vector<uint64_t> linear, ladder;  // [layers]
   };
 
-  void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens) override {
+  void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
+                std::span<const uint32_t> ladder_tokens) override {
     const std::lock_guard lock(mutex_);
     Routed& routed = routed_[{std::string(model), phase}];
     routed.tokens += tokens;
     routed.linear.resize(linear_tokens.size());
+    routed.ladder.resize(ladder_tokens.size());
     for (size_t i = 0; i < linear_tokens.size(); ++i) routed.linear[i] += linear_tokens[i];
+    for (size_t i = 0; i < ladder_tokens.size(); ++i) routed.ladder[i] += ladder_tokens[i];
   }
   void OnInterToken(std::string_view, double seconds) override {
     const std::lock_guard lock(mutex_);

@@ -108,7 +108,7 @@ TEST_F(MetricsTest, EveryHistogramHasOneInfiniteBucketThatEqualsItsCount) {
 
 TEST_F(MetricsTest, EverySeriesOfRoutingExistsFromTheStart) {
   for (const char* const phase : {"prefill", "decode", "score"}) {
-    for (const char* const path : {"full", "linear"}) {
+    for (const char* const path : {"full", "linear", "ladder"}) {
       for (int layer = 0; layer < 3; ++layer) {
         EXPECT_EQ(Value(StrCat("gatehouse_mlp_tokens_total{layer=\"", layer, "\",model=\"m\",path=\"", path,
                                "\",phase=\"", phase, "\"}")),
@@ -119,12 +119,14 @@ TEST_F(MetricsTest, EverySeriesOfRoutingExistsFromTheStart) {
 }
 
 TEST_F(MetricsTest, RoutedTokensAreCountedByLayerPathAndPhase) {
-  const uint32_t linear[] = {0, 4, 10};
-  metrics_->OnRouted("m", Phase::kDecode, 10, linear);
-  metrics_->OnRouted("m", Phase::kDecode, 10, linear);
-  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="0",model="m",path="full",phase="decode"})"), 20);
-  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="full",phase="decode"})"), 12);
+  const uint32_t linear[] = {0, 4, 10}, ladder[] = {3, 1, 0};
+  metrics_->OnRouted("m", Phase::kDecode, 10, linear, ladder);
+  metrics_->OnRouted("m", Phase::kDecode, 10, linear, ladder);
+  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="0",model="m",path="full",phase="decode"})"), 14);
+  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="0",model="m",path="ladder",phase="decode"})"), 6);
+  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="full",phase="decode"})"), 10);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="linear",phase="decode"})"), 8);
+  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="ladder",phase="decode"})"), 2);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="2",model="m",path="full",phase="decode"})"), 0);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="2",model="m",path="linear",phase="prefill"})"), 0);
 }
@@ -166,7 +168,7 @@ TEST_F(MetricsTest, UnknownModelsMethodsAndCodesAddNoSeries) {
   metrics_->OnCallEnd(call);
   metrics_->OnInterToken("no model", 1);
   metrics_->OnStep("no model", 1, 1, 1);
-  metrics_->OnRouted("no model", Phase::kScore, 1, {});
+  metrics_->OnRouted("no model", Phase::kScore, 1, {}, {});
   EXPECT_EQ(Value(R"(gatehouse_requests_total{code="NOT_FOUND",method="generate",model=""})"), 1);
   EXPECT_EQ(Value(R"(gatehouse_requests_total{code="UNKNOWN",method="score",model=""})"), 1);
   EXPECT_THAT(metrics_->Page(), Not(HasSubstr("whatever")));
@@ -201,9 +203,9 @@ TEST_F(MetricsTest, NothingIsLostWhenManyThreadsCount) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this] {
-      const uint32_t linear[] = {1, 0, 2};
+      const uint32_t linear[] = {1, 0, 2}, ladder[] = {0, 0, 0};
       for (int n = 0; n < 2000; ++n) {
-        metrics_->OnRouted("m", Phase::kPrefill, 2, linear);
+        metrics_->OnRouted("m", Phase::kPrefill, 2, linear, ladder);
         metrics_->OnCallEnd(Completed());
         if (n % 500 == 0) (void)metrics_->Page();
       }

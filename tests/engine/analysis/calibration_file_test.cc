@@ -56,7 +56,11 @@ CalibrationData Data() {
   data.info.seed = std::numeric_limits<uint64_t>::max();
   data.info.dtype = "float32";
   for (int i = 0; i < kLayers; ++i) {
-    data.layers.push_back({at::randn({kModel, kModel}), at::randn({kModel}), at::randn({kModel}), at::randn({1})});
+    CalibrationData::Layer& tensors = data.layers.emplace_back();
+    tensors.surrogate_weight = at::randn({kModel, kModel});
+    tensors.surrogate_bias = at::randn({kModel});
+    tensors.gate_weight = at::randn({kModel});
+    tensors.gate_bias = at::randn({1});
     LayerCalibration layer;
     layer.linear_cost = 0.01 * i;
     layer.linear_cost_with_sinks = 0.1;
@@ -256,7 +260,7 @@ TEST(CalibrationFile, WithAWrongLadderIsRefusedByTheTensorsName) {
   refuses(neurons(at::tensor({2, kMlp}, at::kLong)), "holds 20 at index 1");
   refuses(neurons(at::tensor({2, 2}, at::kLong)), "holds 2 at index 1");
   refuses(neurons(at::tensor({5, 2}, at::kLong)), "holds 2 at index 1");
-  refuses(neurons(at::tensor({2, std::numeric_limits<int64_t>::max()}, at::kLong)), "at index 1");
+  refuses(neurons(at::tensor({int64_t{2}, std::numeric_limits<int64_t>::max()}, at::kLong)), "at index 1");
   refuses(neurons(at::zeros({2, 1}, at::kLong)), "layers.0.ladder.neurons has shape [2, 1]");
   refuses(neurons(at::zeros({0}, at::kLong)), "layers.0.ladder.neurons has shape [0]");
   refuses(
