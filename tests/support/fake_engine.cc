@@ -32,6 +32,25 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 // In [0, 1).
 float Uniform(uint64_t a, uint64_t b) { return static_cast<float>(Mix(a, b) >> 40) / static_cast<float>(1 << 24); }
 
+void SizeCounts(int layers, RowResult& result) {
+  for (auto* counts : {&result.linear_tokens, &result.ladder_tokens, &result.gated_tokens}) counts->assign(layers, 0);
+}
+
+MlpPath PathOf(RoutingPolicy::Rule rule, const OperatingLayer& thresholds, float p) {
+  switch (rule) {
+    case RoutingPolicy::Rule::kFull:
+      return MlpPath::kFull;
+    case RoutingPolicy::Rule::kLinear:
+      return MlpPath::kLinear;
+    case RoutingPolicy::Rule::kLadder:
+      return MlpPath::kLadder;
+    case RoutingPolicy::Rule::kGated:
+      break;
+  }
+  if (p > thresholds.linear_threshold) return MlpPath::kLinear;
+  return p > thresholds.ladder_threshold ? MlpPath::kLadder : MlpPath::kFull;
+}
+
 RowResult FailedRow(absl::Status status) {
   RowResult result;
   result.status = std::move(status);
@@ -150,7 +169,7 @@ void FakeEngine::WaitWhileBlocked(std::span<const Row> rows) {
 
 RowResult FakeEngine::RunRow(const Row& row) {
   RowResult result;
-  result.linear_tokens.assign(options_.layers, 0);
+  SizeCounts(options_.layers, result);
   const std::lock_guard lock(mutex_);
   Sequence& sequence = sequences_.at(row.sequence);
   std::vector<uint64_t> states = sequence.states;
@@ -189,28 +208,33 @@ uint64_t FakeEngine::Advance(uint64_t state, int position, int32_t token, const 
   for (int layer = 0; layer < options_.layers; ++layer) {
     const RoutingPolicy& policy = *row.policy;
     const float p = gate_.value_or(Uniform(next, 1000 + layer));
-    const bool sink = position < policy.sink_positions();
-    const bool gated = policy.rule(layer) == RoutingPolicy::Rule::kGated && !sink;
-    const bool linear =
-        (policy.rule(layer) == RoutingPolicy::Rule::kLinear && !sink) || (gated && p > policy.threshold(layer));
-    if (linear) {
+    const RoutingPolicy::Rule rule =
+        position < policy.sink_positions() ? RoutingPolicy::Rule::kFull : policy.rule(layer);
+    const MlpPath path = PathOf(rule, policy.thresholds(layer), p);
+    const bool gated = rule == RoutingPolicy::Rule::kGated;
+    result.gated_tokens[layer] += gated ? 1 : 0;
+    if (path == MlpPath::kLinear) {
       ++result.linear_tokens[layer];
       next = Mix(next, 2000 + layer);
+    } else if (path == MlpPath::kLadder) {
+      ++result.ladder_tokens[layer];
+      next = Mix(next, 7000 + layer);
     }
+    const bool full = path == MlpPath::kFull;
     TokenRecords& records = result.records;
     if (row.records.routing) {
-      records.path.push_back(linear ? MlpPath::kLinear : MlpPath::kFull);
-      records.gate_margin.push_back(gated ? p - policy.threshold(layer) : kNan);
+      records.path.push_back(path);
+      records.gate_margin.push_back(gated ? p - policy.thresholds(layer).linear_threshold : kNan);
     }
-    if (row.records.nonlinearity) records.nonlinearity.push_back(linear ? kNan : 10 * Uniform(next, 3000 + layer));
+    if (row.records.nonlinearity) records.nonlinearity.push_back(full ? 10 * Uniform(next, 3000 + layer) : kNan);
     if (row.records.nonlinearity || row.records.consensus) {
       records.output_norm.push_back(10 * Uniform(next, 4000 + layer));
     }
     if (row.records.consensus) {
-      const uint64_t fired = linear ? 0 : Mix(next, 5000 + layer) & 7;
-      records.level.push_back(linear ? -1 : static_cast<int16_t>(std::popcount(fired)));
+      const uint64_t fired = full ? Mix(next, 5000 + layer) & 7 : 0;
+      records.level.push_back(full ? static_cast<int16_t>(std::popcount(fired)) : -1);
       records.fired.push_back(fired);
-      records.exceptions.push_back(linear ? 0 : Mix(next, 6000 + layer) & 1);
+      records.exceptions.push_back(full ? Mix(next, 6000 + layer) & 1 : 0);
     }
   }
   return next;
@@ -227,7 +251,7 @@ std::vector<float> FakeEngine::LogprobsOf(uint64_t state) const {
 
 std::vector<float> FakeEngine::Logprobs(std::span<const int32_t> tokens) const {
   RowResult unused;
-  unused.linear_tokens.assign(options_.layers, 0);
+  SizeCounts(options_.layers, unused);
   const RoutingPolicy full = RoutingPolicy::Full(info_);
   Row row;
   row.policy = &full;
