@@ -65,8 +65,11 @@ function headerCell(column, body, rows) {
 }
 
 function tableRow(table, row) {
-  return h('tr', {}, ...table.columns.map((column, i) =>
-    h(i === 0 ? 'th' : 'td', {scope: i === 0 ? 'row' : null, class: column.numeric ? 'number' : null}, column.text(column.values[row]))));
+  return h('tr', {}, ...table.columns.map((column, i) => {
+    const text = column.text(column.values[row]);
+    const title = text.length > 25 ? text : null;
+    return h(i === 0 ? 'th' : 'td', {scope: i === 0 ? 'row' : null, class: column.numeric ? 'number' : null, title}, text);
+  }));
 }
 
 function columnGlossary(table) {
