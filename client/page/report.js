@@ -95,6 +95,7 @@ function showReport() {
   if (report.title) document.title = textOf(report.title);
   page.append(...renderReport(report));
   keepPlotsFitting();
+  openGlossariesForPrint();
 }
 
 showReport();

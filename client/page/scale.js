@@ -19,7 +19,7 @@ function tickText(value, style, step) {
   const size = Math.abs(scaled);
   if (size < Math.abs(step * style.scale) * 1e-9) return '0' + style.suffix;
   if (size >= 1e7 || size < 1e-4) return scientific(scaled) + style.suffix;
-  const written = Number((step * style.scale).toPrecision(3)).toString();
+  const written = Number((step * style.scale).toPrecision(6)).toString();
   const decimals = /e-/.test(written) ? 6 : (written.split('.')[1] ?? '').length;
   return (style.signed && scaled > 0 ? '+' : '') + plainNumber(scaled, decimals, style.grouped && size >= 10000) + style.suffix;
 }
@@ -61,7 +61,7 @@ function logScale({low, high, from, to, count, style}) {
     low,
     high,
     map: (value) => from + (to - from) * (Math.log(value / low) / Math.log(high / low)),
-    ticks: logTicks(low, high, count).map((value) => ({value, text: tickText(value, style, Number(value.toPrecision(2)))})),
+    ticks: logTicks(low, high, count).map((value) => ({value, text: tickText(value, style, value)})),
   };
 }
 
@@ -69,6 +69,7 @@ function logScale({low, high, from, to, count, style}) {
 function symlogScale({low, high, from, to, count, style, values}) {
   const sizes = values.filter((v) => v !== 0).map(Math.abs).sort((a, b) => a - b);
   if (sizes.length === 0) return linearScale({low, high, from, to, count, style});
+  [low, high] = [Math.min(low, 0), Math.max(high, 0)];
   const largest = sizes.at(-1);
   // Ten decades at most, so that tiny values do not take the axis.
   const unit = 10 ** Math.ceil(Math.log10(Math.min(Math.max(sizes[sizes.length >> 2], largest * 1e-10), largest / 10)));

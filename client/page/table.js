@@ -79,6 +79,17 @@ function columnGlossary(table) {
     h('dl', {}, ...described.flatMap((c) => [h('dt', {}, humanName(c.name)), h('dd', {}, c.description)])));
 }
 
+// Paper shows what the columns mean, opened or not.
+function openGlossariesForPrint() {
+  const closed = () => document.querySelectorAll('.glossary:not([open])');
+  let opened = [];
+  addEventListener('beforeprint', () => {
+    opened = [...closed()];
+    opened.forEach((glossary) => glossary.setAttribute('open', ''));
+  });
+  addEventListener('afterprint', () => opened.forEach((glossary) => glossary.removeAttribute('open')));
+}
+
 function renderTable(table) {
   // Some columns say again, for the plots, what others say.
   const shown = {...table, columns: table.columns.filter((c) => !c.description.endsWith(', for plots'))};

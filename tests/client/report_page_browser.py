@@ -111,7 +111,20 @@ USE = r"""
     written('base_rate', 'share of tokens whose δCE is small', [0.45]),
     written('neuron', 'index', [123456]), written('tokens', '', [123456]),
     written('loss', 'nats', [3.70123, 40.1, 0.00004])];
-  return {formats, orders, sorts, before, hidden, again: marks(), asleep, keyed, spoken, escaped, pointed,
+  // Ticks that are elsewhere or say something else than their value.
+  const wrong = [];
+  for (const make of [linearScale, logScale, symlogScale]) {
+    for (const [low, high] of [[0.5, 2], [1e-3, 40], [3, 3], [39.97, 40.31], [0.9, 1.2e6]]) {
+      for (const count of [2, 5, 9]) {
+        const style = numberStyle('y', '', []);
+        const scale = make({low, high, from: 300, to: 10, count, style, values: [low, high]});
+        const off = scale.ticks.filter(({value, text}) => Math.abs(Number(text.replace(/,/g, '')) / value - 1) > 1e-6 && value !== 0);
+        const out = scale.ticks.filter(({value}) => !(scale.map(value) <= 300.5 && scale.map(value) >= 9.5));
+        if (scale.ticks.length < 1 || scale.ticks.length > 22 || off.length + out.length > 0) wrong.push([make.name, low, high, count, off, out, scale.ticks.length]);
+      }
+    }
+  }
+  return {wrong, formats, orders, sorts, before, hidden, again: marks(), asleep, keyed, spoken, escaped, pointed,
     csv: csvOf(readTable(JSON.parse(document.getElementById('report').textContent).tables[4], 4))};
 """
 
@@ -255,6 +268,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(answer["orders"], [plain, list("06152347"), list("43251607"), plain])
         self.assertEqual(answer["sorts"], ["ascending", "descending", "none"])
         self.assertEqual((answer["before"], answer["hidden"], answer["again"]), (32, [24, "false"], 32))
+        self.assertEqual(answer["wrong"], [])
         self.assertEqual(answer["formats"], [
             ["50.00\u202f%", "25.00\u202f%", "0.001\u202f%", "–"], ["+1.2\u202f%", "−50.0\u202f%", "0.0\u202f%", "+22,780.0\u202f%"], ["45\u202f%"],
             ["123456"], ["123,456"], ["3.7012", "40.1000", "4·10⁻⁵"]])
