@@ -317,6 +317,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const std::string& directory, at::
       /*grad=*/true);
   if (!status.ok()) return status;
   CountAll(model);
+  model.directory = directory;
   model.fingerprint = checkpoint.Fingerprint(Essentials(model.config));
   return model;
 }

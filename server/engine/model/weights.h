@@ -44,6 +44,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights output;     // [vocab, d_model]; shares token_embedding's memory where tied
+  std::string directory;    // loaded from it
   std::string fingerprint;  // see ModelInfo
   int64_t parameters = 0;
   int64_t bytes = 0;
