@@ -2,6 +2,7 @@
 #define GATEHOUSE_SERVER_ENGINE_EXPERIMENT_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -77,9 +78,13 @@ struct TrainingMethod {
 using ExperimentMethod =
     std::variant<LinearizationCostMethod, GateSweepMethod, RoutabilityMethod, NoFlyMethod, TrainingMethod>;
 
+// The text of a token.
+using TokenTextFn = std::function<std::string(int32_t token)>;
+
 struct ExperimentSpec {
   ExperimentOptions options;
   ExperimentMethod method;
+  TokenTextFn token_text = nullptr;  // where there is none, reports show ids alone
 };
 
 // The method's name, which is its operation's kind: "linearization_cost", "gate_sweep",

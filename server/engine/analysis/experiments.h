@@ -20,6 +20,7 @@ struct ExperimentContext {
   std::string directory;            // its own
   const ProgressFn& progress;
   const std::atomic<bool>& cancelled;
+  TokenTextFn token_text = nullptr;  // may be null
 };
 
 // One function a method; each fills in everything of the report but model name,

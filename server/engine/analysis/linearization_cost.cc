@@ -26,6 +26,18 @@ absl::StatusOr<at::Tensor> LinearCrossEntropy(const ModelWeights& model, int lay
       work);
 }
 
+absl::StatusOr<at::Tensor> RoutedCrossEntropy(const ModelWeights& model, int layer, const SplitStream& split,
+                                              const Surrogate& surrogate, const at::Tensor& linear, Work& work) {
+  int64_t block = 0;  // the batches come in order
+  return split.CrossEntropyWith(
+      [&](const at::Tensor& x) {
+        const at::Tensor route = linear.narrow(0, block, x.size(0)).unsqueeze(-1);
+        block += x.size(0);
+        return at::where(route, surrogate.Predict(x), PlainMlp(model, layer, x));
+      },
+      work);
+}
+
 absl::StatusOr<GatedRun> GatedCrossEntropy(const ModelWeights& model, int layer, const SplitStream& split,
                                            const Surrogate& surrogate, const LogisticGate& gate, int sinks,
                                            Work& work) {

@@ -24,6 +24,10 @@ double PerplexityChange(const at::Tensor& full, const at::Tensor& other);
 absl::StatusOr<at::Tensor> LinearCrossEntropy(const ModelWeights& model, int layer, const SplitStream& split,
                                               const Surrogate& surrogate, int sinks, Work& work);
 
+// The same with only the tokens of `linear`, [blocks, window] bool, linear.
+absl::StatusOr<at::Tensor> RoutedCrossEntropy(const ModelWeights& model, int layer, const SplitStream& split,
+                                              const Surrogate& surrogate, const at::Tensor& linear, Work& work);
+
 // The same with each token on the path its gate chooses at threshold 0.5.
 struct GatedRun {
   at::Tensor cross_entropy;    // [blocks, window − 1] float64

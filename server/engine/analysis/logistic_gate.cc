@@ -112,12 +112,16 @@ LogisticGate ConstantGate(const at::Tensor& x, double ones, double n) {
 
 at::Tensor LogisticGate::Probability(const at::Tensor& x) const { return at::sigmoid(at::matmul(x, weight) + bias); }
 
-std::vector<uint8_t> GateLabels(std::span<const double> delta_ce) {
+double GateLabelLimit(std::span<const double> delta_ce) {
   std::vector<double> sorted(delta_ce.begin(), delta_ce.end());
   std::sort(sorted.begin(), sorted.end());
   const auto negative = std::lower_bound(sorted.begin(), sorted.end(), 0.0) - sorted.begin();
   const bool few = static_cast<double>(negative) < 0.05 * static_cast<double>(sorted.size());
-  const double limit = Quantile(sorted, few ? 0.25 : 0.5);
+  return Quantile(sorted, few ? 0.25 : 0.5);
+}
+
+std::vector<uint8_t> GateLabels(std::span<const double> delta_ce) {
+  const double limit = GateLabelLimit(delta_ce);
   std::vector<uint8_t> labels;
   labels.reserve(delta_ce.size());
   for (const double delta : delta_ce) labels.push_back(delta <= limit);

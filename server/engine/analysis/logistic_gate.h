@@ -21,9 +21,11 @@ struct LogisticGate {
   at::Tensor Probability(const at::Tensor& x) const;
 };
 
-// Which tokens a linear layer is fine for, from δCE = CE_linear − CE_full: those at or
-// below the median, or the 25th percentile where under 5 % of δCE are negative (A.3).
-// REQUIRES: not empty.
+// The largest δCE = CE_linear − CE_full that is still fine: the median, or the 25th percentile
+// where under 5 % of δCE are negative (A.3).  REQUIRES: not empty.
+double GateLabelLimit(std::span<const double> delta_ce);
+
+// Which tokens a linear layer is fine for: those at or below that limit.  REQUIRES: not empty.
 std::vector<uint8_t> GateLabels(std::span<const double> delta_ce);
 
 // Logistic regression with an L2 penalty of strength C in scikit-learn's convention,

@@ -72,6 +72,15 @@ absl::StatusOr<FittedMlp> FitMlp(const ModelWeights& model, int layer, const Spl
   return fitted;
 }
 
+absl::StatusOr<at::Tensor> KeptTokens(const ModelWeights& model, int layer, const FittedMlp& fitted,
+                                      const SplitStream& split, int sinks, Work& work) {
+  std::vector<at::Tensor> kept;
+  GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor&, const at::Tensor& y) {
+    kept.push_back(Kept(Norm(y), sinks, fitted.norm_limit));
+  }));
+  return at::cat(kept);
+}
+
 absl::StatusOr<MlpObservation> ObserveMlp(const ModelWeights& model, int layer, const FittedMlp& fitted,
                                           std::span<const SplitStream* const> splits, int sinks, Work& work) {
   int64_t tokens = 0;

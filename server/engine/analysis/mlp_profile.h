@@ -31,6 +31,11 @@ struct FittedMlp {
 absl::StatusOr<FittedMlp> FitMlp(const ModelWeights& model, int layer, const SplitStream& split, int sinks,
                                  double ridge, Work& work);
 
+// Which tokens of the split's entered layer are no sinks, by position or norm: [blocks,
+// window] bool.
+absl::StatusOr<at::Tensor> KeptTokens(const ModelWeights& model, int layer, const FittedMlp& fitted,
+                                      const SplitStream& split, int sinks, Work& work);
+
 // What the MLP does on tokens it was not fitted on, sinks left out.
 struct MlpObservation {
   std::vector<double> scores;  // ‖y − ŷ‖, one a token (B.1)

@@ -42,13 +42,25 @@ absl::Status SplitStream::ForBatches(const std::function<absl::Status(int64_t, i
 }
 
 absl::Status SplitStream::MeasureFull(Work& work) {
-  return ForBatches([&](int64_t first, int64_t count) -> absl::Status {
+  GH_ASSIGN_OR_RETURN(full_ce_, CrossEntropyThrough(nullptr, work));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> SplitStream::CrossEntropyThrough(const MlpFn& mlp, Work& work) const {
+  at::Tensor result = at::empty_like(full_ce_);
+  GH_RETURN_IF_ERROR(ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * window() * (model_.config.layers + 1))));
     const at::Tensor ids = ids_.narrow(0, first, count);
-    const at::Tensor last = PlainLayers(model_, PlainEmbed(model_, ids), 0, model_.config.layers);
-    full_ce_.narrow(0, first, count).copy_(PlainCrossEntropy(model_, last, ids));
+    const at::Tensor last = PlainLayers(model_, PlainEmbed(model_, ids), 0, model_.config.layers, mlp);
+    result.narrow(0, first, count).copy_(PlainCrossEntropy(model_, last, ids));
     return absl::OkStatus();
-  });
+  }));
+  return result;
+}
+
+void SplitStream::Restart() {
+  residual_ = PlainEmbed(model_, ids_);
+  layer_ = -1;
 }
 
 absl::Status SplitStream::Enter(int layer, Work& work) {
@@ -66,9 +78,13 @@ absl::Status SplitStream::Enter(int layer, Work& work) {
 }
 
 absl::Status SplitStream::Leave(Work& work) {
+  return Leave([&](const at::Tensor& x) { return PlainMlp(model_, layer_, x); }, work);
+}
+
+absl::Status SplitStream::Leave(const WriteFn& write, Work& work) {
   return ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * window())));
-    residual_.narrow(0, first, count) += PlainMlp(model_, layer_, x_.narrow(0, first, count));
+    residual_.narrow(0, first, count) += write(x_.narrow(0, first, count));
     return absl::OkStatus();
   });
 }

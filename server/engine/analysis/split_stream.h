@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "server/engine/analysis/work.h"
 #include "server/engine/model/weights.h"
+#include "server/engine/training/plain_forward.h"
 
 namespace gatehouse {
 
@@ -36,11 +37,27 @@ class SplitStream {
   // [blocks, window − 1] float64.
   const at::Tensor& full_cross_entropy() const { return full_ce_; }
 
+  // The cross-entropy of the model with all its MLPs through `mlp`: [blocks, window − 1]
+  // float64.
+  absl::StatusOr<at::Tensor> CrossEntropyThrough(const MlpFn& mlp, Work& work) const;
+
+  // [blocks, window] int64.
+  const at::Tensor& ids() const { return ids_; }
+
+  // What the next layer reads; while a layer is entered, what its MLP's output is added to.
+  // [blocks, window, d_model] float32.
+  const at::Tensor& residual() const { return residual_; }
+
+  // Back to the residual stream before layer 0.
+  void Restart();
+
   // Runs `layer` up to its MLP: x() is then what the MLP reads.  Layers are entered in
   // order, each left before the next.
   absl::Status Enter(int layer, Work& work);
   // Adds what the layer's MLP writes.
   absl::Status Leave(Work& work);
+  // Adds what `write` writes in its place.
+  absl::Status Leave(const WriteFn& write, Work& work);
 
   // REQUIRES: a layer is entered.  [blocks, window, d_model] float32.
   const at::Tensor& x() const { return x_; }

@@ -1,0 +1,39 @@
+#ifndef GATEHOUSE_SERVER_ENGINE_ANALYSIS_REPORT_COLUMNS_H_
+#define GATEHOUSE_SERVER_ENGINE_ANALYSIS_REPORT_COLUMNS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "server/engine/report.h"
+
+namespace gatehouse {
+
+// A column of a report from the rows of a method: `cell` takes a row and gives a number or a
+// text.
+//
+//   ColumnOf(rows, "layer", "index of the layer", [](const Row& row) { return row.layer; })
+template <typename Row, typename Cell>
+ReportColumn ColumnOf(const std::vector<Row>& rows, std::string name, std::string description, const Cell& cell) {
+  using Value = std::invoke_result_t<const Cell&, const Row&>;
+  using Stored = std::conditional_t<std::is_arithmetic_v<std::decay_t<Value>>, double, std::string>;
+  std::vector<Stored> cells;
+  cells.reserve(rows.size());
+  for (const Row& row : rows) cells.emplace_back(cell(row));
+  return {std::move(name), std::move(description), std::move(cells)};
+}
+
+// A tensor as an array of a report; floating point as float32, everything else as int64.
+ReportArray ArrayOf(std::string name, const at::Tensor& tensor);
+
+// 0.0123 → "+1.23 %".
+std::string SignedPercent(double share);
+// 0.123 → "12.3 %".
+std::string Percent(double share);
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_ENGINE_ANALYSIS_REPORT_COLUMNS_H_
