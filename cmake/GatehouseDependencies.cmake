@@ -14,6 +14,9 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+if(GATEHOUSE_SERVICE)
+  pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
+endif()
 
 # Torch: a given Torch_DIR, or the `torch` package of the checkout's virtual
 # environment, or that of the Python on the path.

@@ -14,7 +14,7 @@ say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 packages=(
   build-essential cmake ninja-build ccache pkg-config python3 python3-venv
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
-  libabsl-dev prometheus-cpp-dev libcli11-dev nlohmann-json3-dev libutf8proc-dev libssl-dev
+  libabsl-dev prometheus-cpp-dev libcli11-dev nlohmann-json3-dev libutf8proc-dev libssl-dev libzip-dev
   libgtest-dev libgmock-dev
 )
 check_packages=(clang-format clang-tidy)
