@@ -134,6 +134,18 @@ void AddStateFlags(CLI::App& app, ServerFlags& flags) {
       ->capture_default_str()
       ->type_name("MIB")
       ->group(group);
+  app.add_option("--keep-operations", flags.keep_operations,
+                 "Operations kept once they have ended; older ones go, with their reports and files, but not calibrations")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--keep-corpora", flags.keep_corpora,
+                 "Corpora kept; those that were not used for longest go, but none that an operation waits to read")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group);
   app.add_option("--replica", flags.replica, "This server's name in the names of its operations")
       ->capture_default_str()
       ->type_name("NAME")

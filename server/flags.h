@@ -26,6 +26,8 @@ struct ServerFlags {
 
   std::string state_dir;
   int64_t corpus_limit_mb = 256;
+  int keep_operations = 1000;
+  int keep_corpora = 100;
   std::string replica;
 
   double shutdown_delay_seconds = 0;

@@ -57,6 +57,8 @@ OperationsOptions OperationsOptionsOf(const ServerFlags& flags) {
   options.state_dir = flags.state_dir;
   options.replica = flags.replica;
   options.corpus_limit_bytes = flags.corpus_limit_mb << 20;
+  options.keep_operations = flags.keep_operations;
+  options.keep_corpora = flags.keep_corpora;
   return options;
 }
 

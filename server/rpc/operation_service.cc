@@ -7,7 +7,7 @@
 #include "server/rpc/call_runner.h"
 #include "server/rpc/corpus_receiver.h"
 #include "server/rpc/operation_watch.h"
-#include "server/rpc/result_reader.h"
+#include "server/rpc/pulled_stream.h"
 #include "server/rpc/services.h"
 #include "server/rpc/translate.h"
 #include "server/serving/operations.h"
@@ -27,10 +27,11 @@ absl::StatusOr<Response> OperationResponse(const absl::StatusOr<OperationStatus>
 }
 
 using Service = v1::OperationService;
-using OperationBase = Service::WithRawCallbackMethod_UploadCorpus<Service::WithRawCallbackMethod_StartOperation<
-    Service::WithRawCallbackMethod_GetOperation<Service::WithRawCallbackMethod_WatchOperation<
-        Service::WithRawCallbackMethod_CancelOperation<Service::WithRawCallbackMethod_ListOperations<
-            Service::WithRawCallbackMethod_FetchResult<Service::Service>>>>>>>;
+using OperationBase = Service::WithRawCallbackMethod_UploadCorpus<
+    Service::WithRawCallbackMethod_StartOperation<Service::WithRawCallbackMethod_GetOperation<
+        Service::WithRawCallbackMethod_WatchOperation<Service::WithRawCallbackMethod_CancelOperation<
+            Service::WithRawCallbackMethod_ListOperations<Service::WithRawCallbackMethod_FetchResult<
+                Service::WithRawCallbackMethod_GetReport<Service::Service>>>>>>>>;
 
 class Operations final : public OperationBase {
  public:
@@ -98,8 +99,20 @@ class Operations final : public OperationBase {
         service_, /*method=*/"", context, bytes,
         [this](const v1::FetchResultRequest& request,
                const std::shared_ptr<StreamWriter>& writer) -> absl::StatusOr<std::shared_ptr<Call>> {
-          GH_ASSIGN_OR_RETURN(const std::string path, service_.operations->ResultPath(request.name()));
-          return ResultReader::Start(*service_.workers, path, writer);
+          GH_ASSIGN_OR_RETURN(const std::string path, service_.operations->ResultPath(request.name(), request.file()));
+          GH_ASSIGN_OR_RETURN(PulledStream::SendNext chunks, FileChunks(path));
+          return PulledStream::Start(*service_.workers, std::move(chunks), writer);
+        });
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GetReport(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* bytes) override {
+    return RunStream<v1::GetReportRequest>(
+        service_, /*method=*/"", context, bytes,
+        [this](const v1::GetReportRequest& request,
+               const std::shared_ptr<StreamWriter>& writer) -> absl::StatusOr<std::shared_ptr<Call>> {
+          GH_ASSIGN_OR_RETURN(Report report, service_.operations->ReadReport(request.name()));
+          return PulledStream::Start(*service_.workers, ReportParts(std::move(report)), writer);
         });
   }
 

@@ -1,12 +1,17 @@
 #ifndef GATEHOUSE_SERVER_RPC_TRANSLATE_H_
 #define GATEHOUSE_SERVER_RPC_TRANSLATE_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
 #include "absl/status/statusor.h"
 #include "gatehouse/v1/analysis.pb.h"
 #include "gatehouse/v1/common.pb.h"
 #include "gatehouse/v1/generation.pb.h"
 #include "gatehouse/v1/models.pb.h"
 #include "gatehouse/v1/operations.pb.h"
+#include "gatehouse/v1/reports.pb.h"
 #include "gatehouse/v1/scoring.pb.h"
 #include "server/serving/calibration_store.h"
 #include "server/serving/operations.h"
@@ -27,6 +32,11 @@ absl::StatusOr<AnalysisRequest> FromProto(const v1::ScoreNonlinearityRequest& pr
 absl::StatusOr<AnalysisRequest> FromProto(const v1::TraceConsensusRequest& proto);
 absl::StatusOr<OperationSpec> FromProto(const v1::StartOperationRequest& proto);
 
+// For counts that mean "at least so many": more than an int holds is as good as the most.
+int Clamped(uint32_t value);
+// LAYER_OUT_OF_RANGE for what no model has.
+absl::StatusOr<int> LayerFromProto(uint32_t layer, std::string_view field);
+
 // Replies.  `calibration` names the neurons of consensus records; it may be null where
 // there are none.  Every string is made valid UTF-8.
 
@@ -41,6 +51,12 @@ v1::NonlinearityStart NonlinearityStartOf(const CalibrationInfo& calibration);
 v1::ConsensusStart ConsensusStartOf(const CalibrationInfo& calibration);
 
 v1::Operation ToProto(const OperationStatus& status);
+
+v1::Report ToProtoWithoutTables(const Report& report);
+size_t RowCount(const ReportTable& table);
+// Adds rows of the table from `begin` on, as many as a message has room for; returns where
+// the next piece begins.
+size_t AddRows(const ReportTable& table, size_t begin, v1::ReportTable& proto);
 
 v1::ModelSummary SummaryOf(const ServedModel& model);
 v1::DescribeModelResponse DescriptionOf(const ServedModel& model);

@@ -8,16 +8,6 @@
 namespace gatehouse {
 namespace {
 
-v1::OperationState StateToProto(OperationState state) {
-  return static_cast<v1::OperationState>(static_cast<int>(state) + 1);
-}
-static_assert(static_cast<int>(OperationState::kWaiting) + 1 == v1::OPERATION_STATE_WAITING);
-static_assert(static_cast<int>(OperationState::kRunning) + 1 == v1::OPERATION_STATE_RUNNING);
-static_assert(static_cast<int>(OperationState::kSucceeded) + 1 == v1::OPERATION_STATE_SUCCEEDED);
-static_assert(static_cast<int>(OperationState::kFailed) + 1 == v1::OPERATION_STATE_FAILED);
-static_assert(static_cast<int>(OperationState::kCancelled) + 1 == v1::OPERATION_STATE_CANCELLED);
-static_assert(static_cast<int>(OperationState::kInterrupted) + 1 == v1::OPERATION_STATE_INTERRUPTED);
-
 void AddFindings(const std::vector<NeuronFinding>& findings,
                  google::protobuf::RepeatedPtrField<v1::NeuronFinding>& proto) {
   for (const NeuronFinding& finding : findings) {
@@ -51,6 +41,26 @@ v1::LayerCalibration LayerOf(size_t layer, const LayerCalibration& found) {
   proto.set_consensus_random(found.consensus_random);
   proto.set_exception_random(found.exception_random);
   proto.set_gateway_random(found.gateway_random);
+  proto.set_ladder_neurons(static_cast<uint32_t>(found.ladder_neurons));
+  return proto;
+}
+
+v1::OperatingPoint PointOf(const OperatingPoint& point) {
+  v1::OperatingPoint proto;
+  proto.set_name(ValidUtf8(point.name));
+  proto.set_budget(point.budget);
+  proto.set_cost(point.cost);
+  proto.set_cost_low(point.cost_low);
+  proto.set_cost_high(point.cost_high);
+  proto.set_work_saved(point.work_saved);
+  proto.set_linear_fraction(point.linear_fraction);
+  proto.set_ladder_fraction(point.ladder_fraction);
+  for (size_t layer = 0; layer < point.layers.size(); ++layer) {
+    v1::OperatingLayer& entry = *proto.add_layers();
+    entry.set_layer(static_cast<uint32_t>(layer));
+    entry.set_linear_threshold(point.layers[layer].linear_threshold);
+    entry.set_ladder_threshold(point.layers[layer].ladder_threshold);
+  }
   return proto;
 }
 
@@ -75,27 +85,12 @@ v1::CalibrationDescription DescriptionOf(const CalibrationStore::Entry& entry) {
   for (size_t layer = 0; layer < calibration.layers.size(); ++layer) {
     *proto.add_layers() = LayerOf(layer, calibration.layers[layer]);
   }
+  for (const std::string& ingredient : calibration.ingredients) proto.add_ingredients(ValidUtf8(ingredient));
+  for (const OperatingPoint& point : calibration.operating_points) *proto.add_operating_points() = PointOf(point);
   return proto;
 }
 
 }  // namespace
-
-v1::Operation ToProto(const OperationStatus& status) {
-  v1::Operation proto;
-  proto.set_name(ValidUtf8(status.name));
-  proto.set_kind(ValidUtf8(status.kind));
-  proto.set_model(ValidUtf8(status.model));
-  proto.set_state(StateToProto(status.state));
-  proto.set_progress(status.progress);
-  proto.set_stage(ValidUtf8(status.stage));
-  proto.set_created(ValidUtf8(status.created));
-  proto.set_ended(ValidUtf8(status.ended));
-  proto.set_error_message(ValidUtf8(Message(status.error)));
-  proto.set_error_code(static_cast<int32_t>(status.error.code()));
-  proto.set_result(ValidUtf8(status.result));
-  proto.set_result_bytes(status.result_bytes);
-  return proto;
-}
 
 v1::ModelSummary SummaryOf(const ServedModel& model) {
   const ModelInfo& info = model.engine->info();

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "server/base/error_reason.h"
@@ -12,18 +11,6 @@ namespace {
 
 constexpr int kMaxLogitBiases = 1024;
 constexpr int kMaxInputs = 256;
-constexpr uint32_t kMaxConsensus = 64;
-
-// For counts that mean "at least so many": more than an int holds is as good as the most.
-int Clamped(uint32_t value) { return static_cast<int>(std::min<uint32_t>(value, std::numeric_limits<int>::max())); }
-
-absl::StatusOr<int> Layer(uint32_t layer, std::string_view field) {
-  if (layer > static_cast<uint32_t>(std::numeric_limits<int>::max())) {
-    return WithReason(absl::InvalidArgumentError(StrCat(field, " names layer ", layer, ", which no model has")),
-                      reason::kLayerOutOfRange);
-  }
-  return static_cast<int>(layer);
-}
 
 InputText Input(const v1::TextInput& proto) {
   InputText input;
@@ -42,6 +29,8 @@ absl::StatusOr<GatingMode> Mode(v1::GatingPolicy::Mode mode) {
       return GatingMode::kLinear;
     case v1::GatingPolicy::MODE_GATED:
       return GatingMode::kGated;
+    case v1::GatingPolicy::MODE_LADDER:
+      return GatingMode::kLadder;
     default:
       return absl::InvalidArgumentError(StrCat("gating.mode has the unknown value ", static_cast<int>(mode)));
   }
@@ -51,14 +40,16 @@ absl::StatusOr<GatingChoice> Gating(const v1::GatingPolicy& proto) {
   GatingChoice gating;
   GH_ASSIGN_OR_RETURN(gating.request.mode, Mode(proto.mode()));
   if (proto.has_threshold()) gating.request.threshold = proto.threshold();
+  if (proto.has_ladder_threshold()) gating.request.ladder_threshold = proto.ladder_threshold();
   for (const auto& [layer, threshold] : proto.layer_thresholds()) {
-    GH_ASSIGN_OR_RETURN(const int checked, Layer(layer, "gating.layer_thresholds"));
+    GH_ASSIGN_OR_RETURN(const int checked, LayerFromProto(layer, "gating.layer_thresholds"));
     gating.request.layer_thresholds[checked] = threshold;
   }
   for (const uint32_t layer : proto.layers()) {
-    GH_ASSIGN_OR_RETURN(const int checked, Layer(layer, "gating.layers"));
+    GH_ASSIGN_OR_RETURN(const int checked, LayerFromProto(layer, "gating.layers"));
     gating.request.layers.push_back(checked);
   }
+  gating.request.operating_point = proto.operating_point();
   gating.calibration = proto.calibration();
   return gating;
 }
@@ -101,36 +92,17 @@ absl::StatusOr<AnalysisRequest> Analysis(const Request& proto) {
   return request;
 }
 
-absl::StatusOr<CalibrateSpec> Calibrate(const v1::CalibrateSpec& proto) {
-  CalibrateSpec spec;
-  spec.corpus = proto.corpus();
-  if (proto.has_activate()) spec.activate = proto.activate();
-  CalibrateOptions& options = spec.options;
-  options.name = proto.calibration();
-  options.fit_tokens = proto.fit_tokens();
-  options.gate_tokens = proto.gate_tokens();
-  options.select_tokens = proto.select_tokens();
-  options.report_tokens = proto.report_tokens();
-  options.window_tokens = Clamped(proto.window_tokens());
-  options.seed = proto.seed();
-  if (proto.has_ridge()) options.ridge = proto.ridge();
-  if (!(options.ridge >= 0 && std::isfinite(options.ridge))) {
-    return absl::InvalidArgumentError(StrCat("calibrate.ridge is ", options.ridge, ", must be finite and at least 0"));
-  }
-  if (proto.has_gateable_cost_limit()) options.gateable_cost_limit = proto.gateable_cost_limit();
-  if (!std::isfinite(options.gateable_cost_limit)) {
-    return absl::InvalidArgumentError("calibrate.gateable_cost_limit must be finite");
-  }
-  if (proto.has_sink_positions()) options.sink_positions = Clamped(proto.sink_positions());
-  if (proto.max_consensus() > kMaxConsensus) {
-    return absl::InvalidArgumentError(
-        StrCat("calibrate.max_consensus is ", proto.max_consensus(), ", must be in [0, ", kMaxConsensus, "]"));
-  }
-  if (proto.max_consensus() != 0) options.max_consensus = static_cast<int>(proto.max_consensus());
-  return spec;
-}
-
 }  // namespace
+
+int Clamped(uint32_t value) { return static_cast<int>(std::min<uint32_t>(value, std::numeric_limits<int>::max())); }
+
+absl::StatusOr<int> LayerFromProto(uint32_t layer, std::string_view field) {
+  if (layer > static_cast<uint32_t>(std::numeric_limits<int>::max())) {
+    return WithReason(absl::InvalidArgumentError(StrCat(field, " names layer ", layer, ", which no model has")),
+                      reason::kLayerOutOfRange);
+  }
+  return static_cast<int>(layer);
+}
 
 absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& proto) {
   GenerateRequest request;
@@ -173,18 +145,6 @@ absl::StatusOr<AnalysisRequest> FromProto(const v1::TraceConsensusRequest& proto
   GH_ASSIGN_OR_RETURN(AnalysisRequest request, Analysis(proto));
   request.records.consensus = true;
   return request;
-}
-
-absl::StatusOr<OperationSpec> FromProto(const v1::StartOperationRequest& proto) {
-  switch (proto.spec_case()) {
-    case v1::StartOperationRequest::kCalibrate: {
-      GH_ASSIGN_OR_RETURN(CalibrateSpec spec, Calibrate(proto.calibrate()));
-      return OperationSpec(std::move(spec));
-    }
-    case v1::StartOperationRequest::SPEC_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("spec is missing, or of a kind this server does not know");
 }
 
 }  // namespace gatehouse

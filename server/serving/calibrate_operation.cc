@@ -1,98 +1,95 @@
-#include "server/serving/calibrate_operation.h"
-
-#include <cmath>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
-#include <vector>
+#include <utility>
 
-#include "absl/strings/ascii.h"
-#include "server/base/files.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
+#include "server/serving/corpus_tokens.h"
+#include "server/serving/operation_work.h"
+#include "server/serving/option_checks.h"
 
 namespace gatehouse {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kMaxBudgets = 16;
 // Share of the progress that reading the corpus makes up.
 constexpr double kReadingShare = 0.05;
 
-absl::Status CheckCount(std::string_view field, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat(field, " is ", value, ", must be in [", least, ", ", most, "]"));
-}
-
-// Where a text of more than `from` bytes can be cut without changing its tokens: after a
-// line's end that has a visible character on either side.  The text's end if nowhere.
-size_t NextCut(std::string_view text, size_t from) {
-  for (size_t end = text.find('\n', from); end != std::string_view::npos; end = text.find('\n', end + 1)) {
-    if (end > 0 && end + 1 < text.size() && absl::ascii_isgraph(text[end - 1]) && absl::ascii_isalnum(text[end + 1])) {
-      return end + 1;
+absl::Status CheckBudget(const BudgetOptions& budget) {
+  if (budget.budgets.size() > kMaxBudgets) {
+    return absl::InvalidArgumentError(
+        StrCat("budget.budgets has ", budget.budgets.size(), " entries, at most ", kMaxBudgets, " are allowed"));
+  }
+  for (size_t i = 0; i < budget.budgets.size(); ++i) {
+    GH_RETURN_IF_ERROR(CheckAbove("budget.budgets", budget.budgets[i], 0, 10));
+    for (size_t j = 0; j < i; ++j) {
+      if (budget.budgets[i] != budget.budgets[j]) continue;
+      return absl::InvalidArgumentError(
+          StrCat("budget.budgets has ", budget.budgets[i], " twice, must have each once"));
     }
   }
-  return text.size();
+  GH_RETURN_IF_ERROR(CheckNumber("budget.ladder_share", budget.ladder_share, 0, 1));
+  GH_RETURN_IF_ERROR(CheckCount("budget.tune_steps", budget.tune_steps, 0, 1'000'000));
+  GH_RETURN_IF_ERROR(CheckCount("budget.tune_sequences", budget.tune_sequences, 1, 4096));
+  return CheckNumber("budget.tune_work_saved", budget.tune_work_saved, 0, 1);
 }
 
-absl::StatusOr<std::vector<int32_t>> EncodeCorpus(std::string_view text, const Tokenizer& tokenizer,
-                                                  const ProgressFn& progress, const std::atomic<bool>& cancelled) {
-  std::vector<int32_t> ids;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    if (cancelled.load()) return absl::CancelledError("cancelled");
-    progress(kReadingShare * static_cast<double>(begin) / static_cast<double>(text.size()), "reading the corpus");
-    const size_t end = text.size() - begin <= kPieceBytes ? text.size() : NextCut(text, begin + kPieceBytes);
-    Tokenizer::EncodeOptions options;
-    options.add_special_tokens = begin == 0;
-    GH_ASSIGN_OR_RETURN(const std::vector<int32_t> piece, tokenizer.Encode(text.substr(begin, end - begin), options));
-    ids.insert(ids.end(), piece.begin(), piece.end());
-    begin = end;
-  }
-  return ids;
+absl::Status CheckOptions(const CalibrateOptions& options, const ModelInfo& model) {
+  GH_RETURN_IF_ERROR(CheckSplitOptions(options, model));
+  GH_RETURN_IF_ERROR(CheckNumber("ridge", options.ridge, 0));
+  GH_RETURN_IF_ERROR(CheckCount("max_consensus", options.max_consensus, 1, 64));
+  GH_RETURN_IF_ERROR(CheckNumber("gateable_cost_limit", options.gateable_cost_limit, 0));
+  return CheckBudget(options.budget);
 }
+
+// Calibrates the model on a text, and takes the result up in its calibration store, as the
+// active one where asked.  Nothing is written where it does not succeed.
+class CalibrateWork final : public OperationWork {
+ public:
+  CalibrateWork(const ServedModel& model, CalibrateSpec spec, std::string corpus_path)
+      : model_(model), spec_(std::move(spec)), corpus_path_(std::move(corpus_path)) {}
+
+  std::string kind() const override { return std::string(kCalibrateKind); }
+  std::string claim() const override {
+    return spec_.options.name.empty() ? "" : StrCat("a calibration named ", spec_.options.name, " of ", model_.name);
+  }
+  std::vector<std::string> needs() const override { return {spec_.corpus}; }
+
+  absl::StatusOr<Outcome> Run(const Place& place, const ProgressFn& progress,
+                              const std::atomic<bool>& cancelled) override {
+    CalibrateOptions options = spec_.options;
+    if (options.name.empty()) options.name = place.id;
+    GH_ASSIGN_OR_RETURN(const std::string path, model_.calibrations->PathFor(options.name));
+    GH_ASSIGN_OR_RETURN(
+        const std::vector<int32_t> tokens,
+        ReadCorpusTokens(corpus_path_, *model_.tokenizer, PartOf(progress, 0, kReadingShare), cancelled));
+    const absl::StatusOr<CalibrationInfo> info =
+        model_.engine->Calibrate(options, tokens, path, PartOf(progress, kReadingShare, 1), cancelled);
+    if (!info.ok()) return info.status();
+    GH_RETURN_IF_ERROR(model_.calibrations->Adopt(options.name, spec_.activate));
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path, error);
+    if (error) return absl::InternalError(StrCat("cannot read the size of ", path, ": ", error.message()));
+    return Outcome{options.name, bytes};
+  }
+
+ private:
+  const ServedModel& model_;
+  const CalibrateSpec spec_;
+  const std::string corpus_path_;
+};
 
 }  // namespace
 
-absl::Status CheckCalibrateOptions(const CalibrateOptions& options, const ModelInfo& model) {
-  constexpr int64_t kMaxTokens = int64_t{1} << 31;
-  GH_RETURN_IF_ERROR(CheckCount("fit_tokens", options.fit_tokens, 0, kMaxTokens));
-  GH_RETURN_IF_ERROR(CheckCount("gate_tokens", options.gate_tokens, 0, kMaxTokens));
-  GH_RETURN_IF_ERROR(CheckCount("select_tokens", options.select_tokens, 0, kMaxTokens));
-  GH_RETURN_IF_ERROR(CheckCount("report_tokens", options.report_tokens, 0, kMaxTokens));
-  if (options.window_tokens != 0) {
-    GH_RETURN_IF_ERROR(CheckCount("window_tokens", options.window_tokens, 2, model.context));
+absl::StatusOr<std::unique_ptr<OperationWork>> MakeCalibration(const WorkContext& context, CalibrateSpec spec) {
+  GH_RETURN_IF_ERROR(CheckOptions(spec.options, context.model.engine->info()));
+  if (!spec.options.name.empty()) {
+    GH_RETURN_IF_ERROR(context.model.calibrations->PathFor(spec.options.name).status());
   }
-  GH_RETURN_IF_ERROR(CheckCount("sink_positions", options.sink_positions, 0, model.context - 1));
-  GH_RETURN_IF_ERROR(CheckCount("max_consensus", options.max_consensus, 1, 64));
-  if (!(options.ridge >= 0 && std::isfinite(options.ridge))) {
-    return absl::InvalidArgumentError(StrCat("ridge is ", options.ridge, ", must be finite and at least 0"));
-  }
-  if (!(options.gateable_cost_limit >= 0 && std::isfinite(options.gateable_cost_limit))) {
-    return absl::InvalidArgumentError(
-        StrCat("gateable_cost_limit is ", options.gateable_cost_limit, ", must be finite and at least 0"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<uint64_t> RunCalibration(const ServedModel& model, const std::string& corpus_path,
-                                        const CalibrateOptions& options, bool activate, const ProgressFn& progress,
-                                        const std::atomic<bool>& cancelled) {
-  GH_ASSIGN_OR_RETURN(const std::string path, model.calibrations->PathFor(options.name));
-  std::vector<int32_t> tokens;
-  {
-    GH_ASSIGN_OR_RETURN(const MappedFile corpus, MappedFile::Open(corpus_path));
-    GH_ASSIGN_OR_RETURN(tokens, EncodeCorpus(corpus.bytes(), *model.tokenizer, progress, cancelled));
-  }
-  const ProgressFn later = [&progress](double fraction, std::string_view stage) {
-    progress(kReadingShare + (1 - kReadingShare) * fraction, stage);
-  };
-  const absl::StatusOr<CalibrationInfo> info = model.engine->Calibrate(options, tokens, path, later, cancelled);
-  if (!info.ok()) return info.status();
-  GH_RETURN_IF_ERROR(model.calibrations->Adopt(options.name, activate));
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) return absl::InternalError(StrCat("cannot read the size of ", path, ": ", error.message()));
-  return bytes;
+  GH_ASSIGN_OR_RETURN(CorpusStore::Found corpus, context.corpora.Find(spec.corpus));
+  if (spec.options.corpus.empty()) spec.options.corpus = corpus.label;
+  spec.options.corpus_sha256 = corpus.sha256;
+  return std::make_unique<CalibrateWork>(context.model, std::move(spec), std::move(corpus.path));
 }
 
 }  // namespace gatehouse

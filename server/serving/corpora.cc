@@ -131,6 +131,11 @@ class CorpusUploadImpl final : public CorpusUpload {
   absl::Status failed_;  // what Append and Finish return from now on
 };
 
+bool IsSha256(std::string_view text) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), is_hex);
+}
+
 std::string TemporaryPrefix(const std::string& replica) { return StrCat(".upload-", replica, "-"); }
 
 }  // namespace
@@ -163,9 +168,8 @@ absl::StatusOr<std::unique_ptr<CorpusUpload>> CorpusStore::BeginUpload(const std
 }
 
 absl::StatusOr<CorpusStore::Found> CorpusStore::Find(const std::string& name) const {
-  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   const std::string sha256 = name.starts_with(kNamePrefix) ? name.substr(kNamePrefix.size()) : "";
-  if (sha256.size() != 64 || !std::all_of(sha256.begin(), sha256.end(), is_hex)) {
+  if (!IsSha256(sha256)) {
     return absl::InvalidArgumentError("a corpus is named \"corpora/SHA256\", as its upload returned it");
   }
   Found found{.path = StrCat(folder_, "/", sha256), .label = "", .sha256 = sha256};
@@ -174,6 +178,7 @@ absl::StatusOr<CorpusStore::Found> CorpusStore::Find(const std::string& name) co
     return WithReason(absl::NotFoundError(StrCat("there is no ", name, " here: upload it first")),
                       reason::kCorpusNotFound);
   }
+  std::filesystem::last_write_time(found.path, std::filesystem::file_time_type::clock::now(), error);
   const auto text = ReadFile(StrCat(found.path, ".json"), 1 << 16);
   const nlohmann::json description =
       text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
@@ -181,6 +186,27 @@ absl::StatusOr<CorpusStore::Found> CorpusStore::Find(const std::string& name) co
     found.label = description["label"].get<std::string>();
   }
   return found;
+}
+
+void CorpusStore::Prune(size_t keep, const std::set<std::string>& needed) const {
+  std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> unneeded;
+  size_t count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(folder_, error), end; !error && file != end; file.increment(error)) {
+    const std::string sha256 = file->path().filename();
+    if (!IsSha256(sha256)) continue;
+    ++count;
+    std::error_code gone;
+    const auto used = file->last_write_time(gone);
+    if (!gone && !needed.contains(StrCat(kNamePrefix, sha256))) unneeded.emplace_back(used, file->path());
+  }
+  if (count <= keep) return;
+  std::sort(unneeded.begin(), unneeded.end());
+  unneeded.resize(std::min(unneeded.size(), count - keep));
+  for (const auto& [used, path] : unneeded) {
+    std::filesystem::remove(path, error);
+    std::filesystem::remove(path.string() + ".json", error);
+  }
 }
 
 }  // namespace gatehouse

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,8 +31,11 @@ class CorpusStore {
 
   // InvalidArgument for a label of over 256 bytes, or one that is not UTF-8 on one line.
   absl::StatusOr<std::unique_ptr<CorpusUpload>> BeginUpload(const std::string& label);
-  // By name, "corpora/SHA256".  InvalidArgument for any other form; NotFound.
+  // By name, "corpora/SHA256"; counts as a use.  InvalidArgument for any other form; NotFound.
   absl::StatusOr<Found> Find(const std::string& name) const;
+  // Removes those not used for longest, until `keep` are left, but none of `needed`, by
+  // name.  An upload counts as a use.
+  void Prune(size_t keep, const std::set<std::string>& needed) const;
 
   int64_t limit_bytes() const { return limit_bytes_; }
 

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "server/base/error_reason.h"
 #include "server/base/files.h"
@@ -33,12 +36,18 @@ constexpr std::array<std::pair<OperationState, std::string_view>, 6> kStates = {
     {OperationState::kInterrupted, "interrupted"},
 }};
 
+// Newest first: ids begin with the time.
+bool Newer(const OperationName& a, const OperationName& b) {
+  return a.id != b.id ? a.id > b.id : a.replica > b.replica;
+}
+
 std::string ToJson(const OperationStatus& operation) {
   nlohmann::json json = {
       {"kind", operation.kind},         {"model", operation.model},
       {"progress", operation.progress}, {"stage", operation.stage},
       {"created", operation.created},   {"ended", operation.ended},
       {"result", operation.result},     {"result_bytes", operation.result_bytes},
+      {"files", operation.files},
   };
   for (const auto& [state, text] : kStates) {
     if (state == operation.state) json["state"] = text;
@@ -61,6 +70,9 @@ absl::StatusOr<OperationStatus> FromJson(const std::string& text) {
     if (found == json.end()) return;
     if constexpr (std::is_same_v<T, std::string>) {
       good = good && found->is_string();
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      good = good && found->is_array() &&
+             std::all_of(found->begin(), found->end(), [](const auto& entry) { return entry.is_string(); });
     } else {
       good = good && found->is_number();
     }
@@ -78,6 +90,7 @@ absl::StatusOr<OperationStatus> FromJson(const std::string& text) {
   read("ended", operation.ended);
   read("result", operation.result);
   read("result_bytes", operation.result_bytes);
+  read("files", operation.files);
   read("error_code", error_code);
   read("error_message", error_message);
   read("error_reason", error_reason);
@@ -106,7 +119,22 @@ absl::StatusOr<OperationName> OperationName::Parse(std::string_view name) {
   return absl::InvalidArgumentError("an operation is named \"operations/REPLICA/ID\"");
 }
 
+absl::StatusOr<OperationName> OperationName::ParseRequested(std::string_view name) {
+  absl::StatusOr<OperationName> parsed = Parse(name);
+  if (!parsed.ok()) return NoSuchOperation("no such operation; they are named \"operations/REPLICA/ID\"");
+  return parsed;
+}
+
 std::string OperationName::ToString() const { return StrCat(kPrefix, replica, "/", id); }
+
+absl::Status NoSuchOperation(std::string_view why) {
+  return WithReason(absl::NotFoundError(ToAbsl(why)), reason::kOperationNotFound);
+}
+
+std::string OperationIds::Next() {
+  last_ms_ = std::max(last_ms_ + 1, absl::ToUnixMillis(absl::Now()));
+  return absl::FormatTime("%Y%m%dT%H%M%E3S", absl::FromUnixMillis(last_ms_), absl::UTCTimeZone());
+}
 
 OperationFiles::~OperationFiles() {
   if (lock_ >= 0) close(lock_);
@@ -138,10 +166,15 @@ absl::Status OperationFiles::Write(const OperationStatus& operation) const {
   return absl::IsResourceExhausted(status) ? WithReason(status, reason::kDiskFull) : status;
 }
 
+void OperationFiles::Remove(const OperationName& name) const {
+  std::error_code error;  // of one that another replica has removed
+  std::filesystem::remove(PathOf(name), error);
+}
+
 absl::StatusOr<OperationStatus> OperationFiles::Read(const OperationName& name) const {
   const absl::StatusOr<std::string> text = ReadFile(PathOf(name), 1 << 20);
   if (absl::IsNotFound(text.status())) {
-    return WithReason(absl::NotFoundError(StrCat("there is no ", name.ToString())), reason::kOperationNotFound);
+    return NoSuchOperation(StrCat("there is no ", name.ToString()));
   }
   if (!text.ok()) return text.status();
   absl::StatusOr<OperationStatus> operation = FromJson(*text);
@@ -164,6 +197,16 @@ std::vector<OperationName> OperationFiles::List() const {
       if (file->path().extension() == kSuffix && CheckName("", id).ok()) names.push_back({replica, id});
     }
   }
+  std::sort(names.begin(), names.end(), Newer);
+  return names;
+}
+
+absl::StatusOr<std::vector<OperationName>> OperationFiles::ListAfter(const std::string& last) const {
+  std::vector<OperationName> names = List();
+  if (last.empty()) return names;
+  const absl::StatusOr<OperationName> name = OperationName::Parse(last);
+  if (!name.ok()) return absl::InvalidArgumentError("page_token is not one that a list returned");
+  names.erase(names.begin(), std::upper_bound(names.begin(), names.end(), *name, Newer));
   return names;
 }
 

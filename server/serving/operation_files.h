@@ -1,6 +1,7 @@
 #ifndef GATEHOUSE_SERVER_SERVING_OPERATION_FILES_H_
 #define GATEHOUSE_SERVER_SERVING_OPERATION_FILES_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,21 @@ struct OperationName {
 
   // InvalidArgument for any other form.
   static absl::StatusOr<OperationName> Parse(std::string_view name);
+  // The same for one that a request names, so NotFound for any other form.
+  static absl::StatusOr<OperationName> ParseRequested(std::string_view name);
   std::string ToString() const;
+};
+
+absl::Status NoSuchOperation(std::string_view why);
+
+// Makes ids: the time in milliseconds, or a little later, so that they differ and grow.
+// Not thread-safe.
+class OperationIds {
+ public:
+  std::string Next();
+
+ private:
+  int64_t last_ms_ = 0;
 };
 
 // The states of operations on disk: one JSON file each, REPLICA/ID.json in one folder
@@ -34,10 +49,14 @@ class OperationFiles {
   absl::Status Hold(const std::string& replica);
 
   absl::Status Write(const OperationStatus& operation) const;
+  void Remove(const OperationName& name) const;
   // NotFound, or InvalidArgument for a damaged file.
   absl::StatusOr<OperationStatus> Read(const OperationName& name) const;
-  // The names of every replica's operations, in no order.
+  // The names of every replica's operations, newest first.
   std::vector<OperationName> List() const;
+  // Those after `last`, the name that a page ended with; empty: all.  InvalidArgument for
+  // what is no name.
+  absl::StatusOr<std::vector<OperationName>> ListAfter(const std::string& last) const;
 
  private:
   std::string PathOf(const OperationName& name) const;

@@ -4,25 +4,23 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <mutex>
-#include <system_error>
+#include <set>
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "server/base/clock.h"
 #include "server/base/error_reason.h"
 #include "server/base/log.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
-#include "server/serving/calibrate_operation.h"
 #include "server/serving/corpora.h"
 #include "server/serving/names.h"
 #include "server/serving/operation_files.h"
+#include "server/serving/operation_results.h"
 #include "server/serving/operation_watchers.h"
+#include "server/serving/operation_work.h"
 
 namespace gatehouse {
 namespace {
@@ -35,51 +33,39 @@ constexpr double kProgressStep = 0.001;
 
 // One operation of this replica.
 struct Job {
-  OperationStatus status;  // guarded by the manager's mutex
-  CalibrateSpec spec;
-  std::string corpus_path;
-  const ServedModel* model = nullptr;
+  OperationStatus status;               // guarded by the manager's mutex
+  std::unique_ptr<OperationWork> work;  // null for one of before a restart
   std::atomic<bool> cancelled{false};
   double written_at = 0;  // MonotonicSeconds; guarded by the manager's mutex
 };
-
-absl::Status NoSuchOperation(std::string_view why) {
-  return WithReason(absl::NotFoundError(why.data()), reason::kOperationNotFound);
-}
 
 absl::Status OtherReplica(const OperationName& name) {
   return WithReason(absl::FailedPreconditionError(StrCat("replica ", name.replica, " runs it: ask there")),
                     reason::kOtherReplica);
 }
 
-absl::StatusOr<OperationName> ParseName(const std::string& name) {
-  absl::StatusOr<OperationName> parsed = OperationName::Parse(name);
-  if (!parsed.ok()) return NoSuchOperation("no such operation; they are named \"operations/REPLICA/ID\"");
-  return parsed;
-}
-
-// Newest first: ids begin with the time.
-bool Newer(const OperationName& a, const OperationName& b) {
-  return a.id != b.id ? a.id > b.id : a.replica > b.replica;
-}
-
 class OperationManagerImpl final : public OperationManager {
  public:
   OperationManagerImpl(const ModelCatalog& catalog, OperationsOptions options)
-      : catalog_(catalog), options_(std::move(options)), files_(StrCat(options_.state_dir, "/operations")) {}
+      : catalog_(catalog),
+        options_(std::move(options)),
+        files_(StrCat(options_.state_dir, "/operations")),
+        results_(options_.state_dir) {}
 
   ~OperationManagerImpl() override { Shutdown(); }
 
   absl::Status Open();
 
   absl::StatusOr<std::unique_ptr<CorpusUpload>> BeginUpload(std::string display_name) override {
+    Prune();
     return corpora_->BeginUpload(display_name);
   }
   absl::StatusOr<OperationStatus> Start(const std::string& model, OperationSpec spec) override;
   absl::StatusOr<OperationStatus> Get(const std::string& name) const override;
   absl::StatusOr<OperationStatus> Cancel(const std::string& name) override;
   absl::StatusOr<Page> List(int page_size, const std::string& page_token) const override;
-  absl::StatusOr<std::string> ResultPath(const std::string& name) const override;
+  absl::StatusOr<std::string> ResultPath(const std::string& name, const std::string& file) const override;
+  absl::StatusOr<Report> ReadReport(const std::string& name) const override;
   absl::StatusOr<uint64_t> Watch(const std::string& name, Changed changed) override;
   void Unwatch(uint64_t watch) override { watchers_.Remove(watch); }
   void Shutdown() override;
@@ -88,24 +74,27 @@ class OperationManagerImpl final : public OperationManager {
   bool Ours(const OperationName& name) const { return name.replica == options_.replica; }
   // The state of an operation of any replica.
   absl::StatusOr<OperationStatus> Read(const OperationName& name) const;
-  absl::StatusOr<std::shared_ptr<Job>> MakeJob(const std::string& model, CalibrateSpec spec) const;
+  absl::StatusOr<std::unique_ptr<OperationWork>> MakeWork(const std::string& model, OperationSpec spec) const;
   // With mutex_ held.
-  absl::Status CheckQueue(const Job& job) const;
-  std::string NextIdLocked();
+  absl::Status CheckQueue(const OperationWork& work) const;
 
   void Work();
   std::shared_ptr<Job> NextJob();
-  void Run(Job& job);
-  void OnProgress(Job& job, double fraction, std::string_view stage);
+  void Run(const std::shared_ptr<Job>& job);
+  void OnProgress(const std::shared_ptr<Job>& job, double fraction, std::string_view stage);
   // Ends the operation in memory and on disk, with mutex_ held.
   void EndLocked(Job& job, OperationState state, const absl::Status& error = absl::OkStatus());
   void WriteLocked(Job& job);
-  // Tells the watchers of an operation of this replica.
-  void Tell(const std::string& name);
+  // Tells the watchers.
+  void Tell(const std::shared_ptr<Job>& job);
+  // Removes what is beyond the options' bounds.
+  void Prune();
+  std::vector<OperationName> ForgetOldLocked(const std::set<std::string>& needed);
 
   const ModelCatalog& catalog_;
   const OperationsOptions options_;
   OperationFiles files_;
+  const OperationResults results_;
   std::unique_ptr<CorpusStore> corpora_;
   OperationWatchers watchers_;  // never called with mutex_ held
 
@@ -114,7 +103,7 @@ class OperationManagerImpl final : public OperationManager {
   std::map<std::string, std::shared_ptr<Job>> jobs_;  // by name; guarded by mutex_, as all below
   std::deque<std::shared_ptr<Job>> waiting_;
   std::shared_ptr<Job> running_;
-  int64_t last_id_ms_ = 0;
+  OperationIds ids_;
   bool stopping_ = false;
 
   std::mutex join_mutex_;
@@ -139,59 +128,50 @@ absl::Status OperationManagerImpl::Open() {
     if (!job->status.done()) EndLocked(*job, OperationState::kInterrupted);
     jobs_.emplace(job->status.name, std::move(job));
   }
+  results_.RemoveAllBut(files_.List(), options_.replica);
+  Prune();
   worker_ = std::thread([this] { Work(); });
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Job>> OperationManagerImpl::MakeJob(const std::string& model, CalibrateSpec spec) const {
-  auto job = std::make_shared<Job>();
-  GH_ASSIGN_OR_RETURN(job->model, catalog_.Find(model));
-  GH_RETURN_IF_ERROR(CheckCalibrateOptions(spec.options, job->model->engine->info()));
-  if (!spec.options.name.empty()) {
-    GH_RETURN_IF_ERROR(job->model->calibrations->PathFor(spec.options.name).status());
-  }
-  GH_ASSIGN_OR_RETURN(const CorpusStore::Found corpus, corpora_->Find(spec.corpus));
-  job->corpus_path = corpus.path;
-  if (spec.options.corpus.empty()) spec.options.corpus = corpus.label;
-  spec.options.corpus_sha256 = corpus.sha256;
-  job->spec = std::move(spec);
-  job->status.kind = "calibrate";
-  job->status.model = model;
-  return job;
+absl::StatusOr<std::unique_ptr<OperationWork>> OperationManagerImpl::MakeWork(const std::string& model,
+                                                                              OperationSpec spec) const {
+  GH_ASSIGN_OR_RETURN(const ServedModel* const served, catalog_.Find(model));
+  const auto find = [this](const std::string& name) -> absl::StatusOr<OperationStatus> {
+    GH_ASSIGN_OR_RETURN(const OperationName parsed, OperationName::ParseRequested(name));
+    if (!Ours(parsed)) return OtherReplica(parsed);
+    return Read(parsed);
+  };
+  const WorkContext context{*served, *corpora_, results_, find};
+  if (auto* const calibrate = std::get_if<CalibrateSpec>(&spec)) return MakeCalibration(context, std::move(*calibrate));
+  return MakeExperiment(context, std::get<ExperimentRequest>(std::move(spec)));
 }
 
-absl::Status OperationManagerImpl::CheckQueue(const Job& job) const {
+absl::Status OperationManagerImpl::CheckQueue(const OperationWork& work) const {
   if (stopping_) return WithReason(absl::UnavailableError("the server is shutting down"), reason::kDraining);
   if (static_cast<int>(waiting_.size()) >= options_.max_waiting) {
     return WithReason(absl::ResourceExhaustedError(StrCat(waiting_.size(), " operations are waiting already")),
                       reason::kTooManyOperations);
   }
+  if (work.claim().empty()) return absl::OkStatus();
   for (const auto& [name, other] : jobs_) {
-    if (!other->status.done() && other->model == job.model && !job.spec.options.name.empty() &&
-        other->spec.options.name == job.spec.options.name) {
-      return absl::AlreadyExistsError(StrCat(name, " is making a calibration named ", job.spec.options.name));
+    if (!other->status.done() && other->work->claim() == work.claim()) {
+      return absl::AlreadyExistsError(StrCat(name, " is making ", work.claim()));
     }
   }
   return absl::OkStatus();
 }
 
-// The time in milliseconds, or a little later, so that ids differ and grow.
-std::string OperationManagerImpl::NextIdLocked() {
-  last_id_ms_ = std::max(last_id_ms_ + 1, absl::ToUnixMillis(absl::Now()));
-  while (true) {
-    const std::string id = absl::FormatTime("%Y%m%dT%H%M%E3S", absl::FromUnixMillis(last_id_ms_), absl::UTCTimeZone());
-    if (!jobs_.contains(OperationName{options_.replica, id}.ToString())) return id;
-    ++last_id_ms_;
-  }
-}
-
 absl::StatusOr<OperationStatus> OperationManagerImpl::Start(const std::string& model, OperationSpec spec) {
-  GH_ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, MakeJob(model, std::get<CalibrateSpec>(std::move(spec))));
+  auto job = std::make_shared<Job>();
+  GH_ASSIGN_OR_RETURN(job->work, MakeWork(model, std::move(spec)));
   const std::lock_guard lock(mutex_);
-  GH_RETURN_IF_ERROR(CheckQueue(*job));
-  const std::string id = NextIdLocked();
-  if (job->spec.options.name.empty()) job->spec.options.name = id;
-  job->status.name = OperationName{options_.replica, id}.ToString();
+  GH_RETURN_IF_ERROR(CheckQueue(*job->work));
+  do {
+    job->status.name = OperationName{options_.replica, ids_.Next()}.ToString();
+  } while (jobs_.contains(job->status.name));
+  job->status.kind = job->work->kind();
+  job->status.model = model;
   job->status.created = Rfc3339Now();
   job->status.stage = "waiting";
   GH_RETURN_IF_ERROR(files_.Write(job->status));
@@ -210,23 +190,27 @@ absl::StatusOr<OperationStatus> OperationManagerImpl::Read(const OperationName& 
 }
 
 absl::StatusOr<OperationStatus> OperationManagerImpl::Get(const std::string& name) const {
-  GH_ASSIGN_OR_RETURN(const OperationName parsed, ParseName(name));
+  GH_ASSIGN_OR_RETURN(const OperationName parsed, OperationName::ParseRequested(name));
   return Read(parsed);
 }
 
 absl::StatusOr<OperationStatus> OperationManagerImpl::Cancel(const std::string& name) {
-  GH_ASSIGN_OR_RETURN(const OperationName parsed, ParseName(name));
+  GH_ASSIGN_OR_RETURN(const OperationName parsed, OperationName::ParseRequested(name));
   GH_ASSIGN_OR_RETURN(const OperationStatus status, Read(parsed));
   if (status.done()) return status;
   if (!Ours(parsed)) return OtherReplica(parsed);
+  std::shared_ptr<Job> job;
   {
     const std::lock_guard lock(mutex_);
-    const std::shared_ptr<Job> job = jobs_.at(name);
+    const auto found = jobs_.find(name);
+    if (found == jobs_.end()) return status;  // it has ended since, and is gone
+    job = found->second;
     job->cancelled.store(true);
     if (std::erase(waiting_, job) > 0) EndLocked(*job, OperationState::kCancelled);
   }
-  Tell(name);
-  return Read(parsed);
+  Tell(job);
+  const std::lock_guard lock(mutex_);
+  return job->status;
 }
 
 absl::StatusOr<OperationManager::Page> OperationManagerImpl::List(int page_size, const std::string& page_token) const {
@@ -234,14 +218,8 @@ absl::StatusOr<OperationManager::Page> OperationManagerImpl::List(int page_size,
     return absl::InvalidArgumentError(StrCat("page_size is ", page_size, ", must be in [0, ", kMaxPageSize, "]"));
   }
   const size_t limit = page_size == 0 ? kDefaultPageSize : page_size;
-  std::vector<OperationName> names = files_.List();
-  std::sort(names.begin(), names.end(), Newer);
+  GH_ASSIGN_OR_RETURN(const std::vector<OperationName> names, files_.ListAfter(page_token));
   auto next = names.begin();
-  if (!page_token.empty()) {
-    const absl::StatusOr<OperationName> last = OperationName::Parse(page_token);
-    if (!last.ok()) return absl::InvalidArgumentError("page_token is not one that a list returned");
-    next = std::upper_bound(names.begin(), names.end(), *last, Newer);
-  }
   Page page;
   for (; next != names.end() && page.operations.size() < limit; ++next) {
     absl::StatusOr<OperationStatus> status = Read(*next);
@@ -251,27 +229,18 @@ absl::StatusOr<OperationManager::Page> OperationManagerImpl::List(int page_size,
   return page;
 }
 
-absl::StatusOr<std::string> OperationManagerImpl::ResultPath(const std::string& name) const {
-  GH_ASSIGN_OR_RETURN(const OperationName parsed, ParseName(name));
-  GH_ASSIGN_OR_RETURN(const OperationStatus status, Read(parsed));
-  if (status.state != OperationState::kSucceeded) {
-    return WithReason(absl::FailedPreconditionError(status.done() ? "the operation ended without a result"
-                                                                  : "the operation has not ended yet"),
-                      reason::kNoResult);
-  }
-  GH_RETURN_IF_ERROR(CheckName("the operation's model", status.model));
-  GH_RETURN_IF_ERROR(CheckName("the operation's result", status.result));
-  const std::string path =
-      StrCat(options_.state_dir, "/calibrations/", status.model, "/", status.result, ".safetensors");
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return WithReason(absl::NotFoundError("the operation's result has been deleted"), reason::kNoResult);
-  }
-  return path;
+absl::StatusOr<std::string> OperationManagerImpl::ResultPath(const std::string& name, const std::string& file) const {
+  GH_ASSIGN_OR_RETURN(const OperationStatus status, Get(name));
+  return results_.PathOf(status, file);
+}
+
+absl::StatusOr<Report> OperationManagerImpl::ReadReport(const std::string& name) const {
+  GH_ASSIGN_OR_RETURN(const OperationStatus status, Get(name));
+  return results_.ReadReport(status);
 }
 
 absl::StatusOr<uint64_t> OperationManagerImpl::Watch(const std::string& name, Changed changed) {
-  GH_ASSIGN_OR_RETURN(const OperationName parsed, ParseName(name));
+  GH_ASSIGN_OR_RETURN(const OperationName parsed, OperationName::ParseRequested(name));
   GH_ASSIGN_OR_RETURN(const OperationStatus status, Read(parsed));
   if (!status.done() && !Ours(parsed)) return OtherReplica(parsed);
   return watchers_.Add(name, std::move(changed), [&] {
@@ -280,15 +249,15 @@ absl::StatusOr<uint64_t> OperationManagerImpl::Watch(const std::string& name, Ch
   });
 }
 
-void OperationManagerImpl::Tell(const std::string& name) {
-  watchers_.Tell(name, [&] {
+void OperationManagerImpl::Tell(const std::shared_ptr<Job>& job) {
+  watchers_.Tell(job->status.name, [&] {
     const std::lock_guard lock(mutex_);
-    return jobs_.at(name)->status;
+    return job->status;
   });
 }
 
 void OperationManagerImpl::Work() {
-  while (const std::shared_ptr<Job> job = NextJob()) Run(*job);
+  while (const std::shared_ptr<Job> job = NextJob()) Run(job);
 }
 
 // Waits for one; null when the manager stops.
@@ -305,44 +274,48 @@ std::shared_ptr<Job> OperationManagerImpl::NextJob() {
   return running_;
 }
 
-void OperationManagerImpl::Run(Job& job) {
-  Tell(job.status.name);
-  const absl::StatusOr<uint64_t> bytes = RunCalibration(
-      *job.model, job.corpus_path, job.spec.options, job.spec.activate,
-      [&](double fraction, std::string_view stage) { OnProgress(job, fraction, stage); }, job.cancelled);
+void OperationManagerImpl::Run(const std::shared_ptr<Job>& job) {
+  Tell(job);
+  const OperationName name = *OperationName::Parse(job->status.name);
+  const absl::StatusOr<OperationWork::Outcome> outcome = job->work->Run(
+      {name.id, results_.FolderOf(name)},
+      [&](double fraction, std::string_view stage) { OnProgress(job, fraction, stage); }, job->cancelled);
   {
     const std::lock_guard lock(mutex_);
-    if (bytes.ok()) {
-      job.status.progress = 1;
-      job.status.result = job.spec.options.name;
-      job.status.result_bytes = *bytes;
-      EndLocked(job, OperationState::kSucceeded);
-    } else if (!job.cancelled.load() || !absl::IsCancelled(bytes.status())) {
-      EndLocked(job, OperationState::kFailed, bytes.status());
+    if (outcome.ok()) {
+      job->status.progress = 1;
+      job->status.result = outcome->result;
+      job->status.result_bytes = outcome->result_bytes;
+      EndLocked(*job, OperationState::kSucceeded);
+    } else if (!job->cancelled.load() || !absl::IsCancelled(outcome.status())) {
+      EndLocked(*job, OperationState::kFailed, outcome.status());
     } else {
-      EndLocked(job, stopping_ ? OperationState::kInterrupted : OperationState::kCancelled);
+      EndLocked(*job, stopping_ ? OperationState::kInterrupted : OperationState::kCancelled);
     }
   }
-  Tell(job.status.name);
+  if (job->status.files.empty()) results_.Remove(name);
+  Tell(job);
+  Prune();
 }
 
-void OperationManagerImpl::OnProgress(Job& job, double fraction, std::string_view stage) {
+void OperationManagerImpl::OnProgress(const std::shared_ptr<Job>& job, double fraction, std::string_view stage) {
   {
     const std::lock_guard lock(mutex_);
-    OperationStatus& status = job.status;
+    OperationStatus& status = job->status;
     const double progress = fraction >= 0 && fraction <= 1 ? std::max(fraction, status.progress) : status.progress;
     if (progress < status.progress + kProgressStep && status.stage == stage) return;
     status.progress = progress;
     status.stage = std::string(stage);
-    if (MonotonicSeconds() - job.written_at >= kSecondsBetweenWrites) WriteLocked(job);
+    if (MonotonicSeconds() - job->written_at >= kSecondsBetweenWrites) WriteLocked(*job);
   }
-  Tell(job.status.name);
+  Tell(job);
 }
 
 void OperationManagerImpl::EndLocked(Job& job, OperationState state, const absl::Status& error) {
   job.status.state = state;
   job.status.error = error;
   job.status.ended = Rfc3339Now();
+  job.status.files = results_.Files(job.status);
   if (!error.ok()) LogWarning(StrCat(job.status.name, " failed: ", Message(error)));
   WriteLocked(job);
 }
@@ -354,20 +327,54 @@ void OperationManagerImpl::WriteLocked(Job& job) {
   if (!status.ok()) LogError(StrCat("cannot write the state of ", job.status.name, ": ", Message(status)));
 }
 
+void OperationManagerImpl::Prune() {
+  std::set<std::string> needed;
+  std::vector<OperationName> forgotten;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, job] : jobs_) {
+      if (job->status.done()) continue;
+      for (std::string& need : job->work->needs()) needed.insert(std::move(need));
+    }
+    forgotten = ForgetOldLocked(needed);
+  }
+  for (const OperationName& name : forgotten) results_.Remove(name);
+  corpora_->Prune(static_cast<size_t>(options_.keep_corpora), needed);
+}
+
+// The state goes first: a folder that a crash leaves without one is cleared at the start.
+std::vector<OperationName> OperationManagerImpl::ForgetOldLocked(const std::set<std::string>& needed) {
+  std::vector<std::pair<std::string, std::string>> ended;  // when, and which
+  for (const auto& [name, job] : jobs_) {
+    if (job->status.done()) ended.emplace_back(job->status.ended, name);
+  }
+  const auto keep = static_cast<size_t>(options_.keep_operations);
+  std::sort(ended.begin(), ended.end());
+  ended.resize(ended.size() - std::min(ended.size(), keep));
+  std::vector<OperationName> forgotten;
+  for (const auto& [when, name] : ended) {
+    if (needed.contains(name)) continue;
+    forgotten.push_back(*OperationName::Parse(name));
+    files_.Remove(forgotten.back());
+    jobs_.erase(name);
+  }
+  return forgotten;
+}
+
 void OperationManagerImpl::Shutdown() {
-  std::vector<std::string> ended;
+  std::vector<std::shared_ptr<Job>> ended;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     if (running_ != nullptr) running_->cancelled.store(true);
     for (const std::shared_ptr<Job>& job : waiting_) {
       EndLocked(*job, OperationState::kInterrupted);
-      ended.push_back(job->status.name);
+      ended.push_back(job);
     }
     waiting_.clear();
     changed_.notify_all();
   }
-  for (const std::string& name : ended) Tell(name);
+  for (const std::shared_ptr<Job>& job : ended) Tell(job);
   const std::lock_guard lock(join_mutex_);
   if (worker_.joinable()) worker_.join();
 }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/engine/calibration.h"
+#include "server/engine/experiment.h"
 #include "server/serving/model_catalog.h"
 
 namespace gatehouse {
@@ -29,8 +30,9 @@ struct OperationStatus {
   std::string stage;
   std::string created, ended;  // RFC 3339
   absl::Status error;          // why it failed
-  std::string result;          // for a calibration, its name
+  std::string result;          // for a calibration, its name; for an experiment, "report.json"
   uint64_t result_bytes = 0;
+  std::vector<std::string> files;  // once it has ended, what it left
   bool done() const { return state != OperationState::kWaiting && state != OperationState::kRunning; }
 };
 
@@ -39,14 +41,25 @@ struct CalibrateSpec {
   CalibrateOptions options;
   bool activate = true;
 };
-// Later experiments add theirs here.
-using OperationSpec = std::variant<CalibrateSpec>;
+
+struct ExperimentRequest {
+  std::vector<std::string> corpora;  // "corpora/SHA256"
+  ExperimentSpec spec;
+  std::string resume;  // an earlier training's name; empty: none
+};
+
+using OperationSpec = std::variant<CalibrateSpec, ExperimentRequest>;
 
 struct OperationsOptions {
   std::string state_dir;
   std::string replica;  // letters, digits, '.', '_' and '-'
   int64_t corpus_limit_bytes = int64_t{256} << 20;
   int max_waiting = 16;
+  // Older ones are removed with their files: operations that have ended, oldest end first,
+  // and corpora that no unfinished operation reads, in the order of their last use.  At
+  // least 1.
+  int keep_operations = 1000;
+  int keep_corpora = 100;
 };
 
 // Uploaded corpora, content-addressed files under <state_dir>/corpora.
@@ -66,7 +79,8 @@ class CorpusUpload {
 // Runs long work one operation at a time on a thread of its own, beside the scheduler.
 // State is one JSON file an operation under <state_dir>/operations, written atomically;
 // operations that this replica was running when it stopped are marked interrupted at
-// Create.  Those of other replicas that share the directory can be read.  Thread-safe.
+// Create.  What experiments leave is in a folder each under <state_dir>/results.  Those of
+// other replicas that share the directory can be read.  Thread-safe.
 class OperationManager {
  public:
   static absl::StatusOr<std::unique_ptr<OperationManager>> Create(const ModelCatalog& catalog,
@@ -84,8 +98,11 @@ class OperationManager {
     std::string next_page_token;
   };
   virtual absl::StatusOr<Page> List(int page_size, const std::string& page_token) const = 0;
-  // Path of the result file.  FailedPrecondition when there is none (yet).
-  virtual absl::StatusOr<std::string> ResultPath(const std::string& name) const = 0;
+  // Path of one of the operation's files; `file` empty: of its result.  FailedPrecondition
+  // when it has none (yet); NotFound for a file it did not leave, or that was deleted.
+  virtual absl::StatusOr<std::string> ResultPath(const std::string& name, const std::string& file = "") const = 0;
+  // An experiment's report.  The same errors; DataLoss for a damaged one.
+  virtual absl::StatusOr<Report> ReadReport(const std::string& name) const = 0;
 
   // Calls `changed` (from any thread, quickly, never after Unwatch returns) with the
   // state now and at each change; the last call has done() set.  FailedPrecondition

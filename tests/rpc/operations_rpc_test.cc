@@ -249,10 +249,10 @@ TEST_F(OperationsRpcTest, WrongNamesAndSpecsAreErrors) {
   request.mutable_calibrate()->set_corpus(StrCat("corpora/", std::string(64, 'a')));
   EXPECT_EQ(ReasonIn(start(request)), "CORPUS_NOT_FOUND");
   request.mutable_calibrate()->set_ridge(-1);
-  EXPECT_THAT(start(request).error_message(), HasSubstr("calibrate.ridge"));
+  EXPECT_THAT(start(request).error_message(), HasSubstr("ridge is -1"));
   request.mutable_calibrate()->clear_ridge();
   request.mutable_calibrate()->set_max_consensus(65);
-  EXPECT_THAT(start(request).error_message(), HasSubstr("calibrate.max_consensus"));
+  EXPECT_THAT(start(request).error_message(), HasSubstr("max_consensus is 65"));
 }
 
 }  // namespace

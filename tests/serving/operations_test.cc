@@ -2,21 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 
 #include "server/base/digest.h"
 #include "server/base/error_reason.h"
 #include "server/base/files.h"
-#include "tests/support/fake_engine.h"
-#include "tests/support/status_matchers.h"
+#include "tests/serving/operations_fixture.h"
 
 namespace gatehouse::testing {
 namespace {
@@ -27,104 +22,7 @@ using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
-// Collects what a watch hears.
-class Watcher {
- public:
-  OperationManager::Changed callback() {
-    return [this](const OperationStatus& status) {
-      const std::lock_guard lock(mutex_);
-      EXPECT_TRUE(heard_.empty() || !heard_.back().done()) << "a change after the end";
-      heard_.push_back(status);
-      changed_.notify_all();
-    };
-  }
-  OperationStatus WaitUntilDone() {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::seconds(60),
-                           [this] { return !heard_.empty() && heard_.back().done(); })) {
-      ADD_FAILURE() << "the operation did not end";
-    }
-    return heard_.empty() ? OperationStatus{} : heard_.back();
-  }
-  std::vector<OperationStatus> heard() {
-    const std::lock_guard lock(mutex_);
-    return heard_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<OperationStatus> heard_;
-};
-
-class Operations : public ::testing::Test {
- protected:
-  void SetUp() override {
-    state_ = ::testing::TempDir() + "/gatehouse-operations-" + std::to_string(getpid()) + "-" +
-             ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(state_);
-    ASSERT_TRUE(MakeDirectories(state_).ok());
-    ASSERT_TRUE(catalog_.Add(MakeFakeModel("m", {}, &engine_, state_ + "/calibrations/m")).ok());
-  }
-  void TearDown() override { std::filesystem::remove_all(state_); }
-
-  OperationsOptions Options(const std::string& replica = "r1") const {
-    return {.state_dir = state_, .replica = replica, .corpus_limit_bytes = 100};
-  }
-  std::unique_ptr<OperationManager> Open(const OperationsOptions& options) {
-    auto manager = OperationManager::Create(catalog_, options);
-    EXPECT_TRUE(manager.ok()) << manager.status();
-    return *std::move(manager);
-  }
-  std::unique_ptr<OperationManager> Open() { return Open(Options()); }
-
-  static absl::StatusOr<CorpusUpload::Corpus> Upload(OperationManager& manager, const std::vector<std::string>& pieces,
-                                                     const std::string& label = "a corpus") {
-    auto upload = manager.BeginUpload(label);
-    if (!upload.ok()) return upload.status();
-    for (const std::string& piece : pieces) {
-      const absl::Status status = (*upload)->Append(piece);
-      if (!status.ok()) return status;
-    }
-    return (*upload)->Finish();
-  }
-
-  static CalibrateSpec Spec(const std::string& corpus, const std::string& name = "") {
-    CalibrateSpec spec;
-    spec.corpus = corpus;
-    spec.options.name = name;
-    return spec;
-  }
-
-  // Starts a calibration on an uploaded corpus.
-  static OperationStatus MustStart(OperationManager& manager, const std::string& name = "") {
-    const auto corpus = Upload(manager, {"some text"});
-    EXPECT_TRUE(corpus.ok()) << corpus.status();
-    const auto status = manager.Start("m", Spec(corpus->name, name));
-    EXPECT_TRUE(status.ok()) << status.status();
-    return status.value_or(OperationStatus{});
-  }
-  static OperationStatus RunToEnd(OperationManager& manager, const std::string& name) {
-    Watcher watcher;
-    const auto watch = manager.Watch(name, watcher.callback());
-    EXPECT_TRUE(watch.ok()) << watch.status();
-    const OperationStatus status = watcher.WaitUntilDone();
-    manager.Unwatch(*watch);
-    return status;
-  }
-
-  std::vector<std::string> FilesIn(const std::string& folder) const {
-    std::vector<std::string> names;
-    for (const auto& file : std::filesystem::directory_iterator(state_ + "/" + folder)) {
-      if (file.is_regular_file()) names.push_back(file.path().filename());
-    }
-    return names;
-  }
-
-  std::string state_;
-  ModelCatalog catalog_;
-  FakeEngine* engine_ = nullptr;
-};
+using Operations = OperationsTest;
 
 TEST_F(Operations, KeepACorpusUnderTheDigestOfItsBytes) {
   const auto manager = Open();
@@ -431,6 +329,86 @@ TEST_F(Operations, NeedAStateDirectoryOfTheirOwn) {
   std::ofstream(state_ + "/file") << "x";
   options.state_dir = state_ + "/file";
   EXPECT_FALSE(OperationManager::Create(catalog_, options).ok());
+}
+
+TEST_F(Operations, ThatEndedFirstGoFirstWhereThereAreMoreThanAreKept) {
+  OperationsOptions options = Options();
+  options.keep_operations = 2;
+  std::vector<std::string> names;
+  {
+    const auto manager = Open(options);
+    for (const char* name : {"a", "b", "c"}) {
+      names.push_back(MustStart(*manager, name).name);
+      RunToEnd(*manager, names.back());
+    }
+    engine_->BlockCalibrations();
+    names.push_back(MustStart(*manager).name);  // unfinished ones do not count
+    engine_->WaitUntilCalibrating();
+    EXPECT_THAT(manager->Get(names[0]), StatusIs(absl::StatusCode::kNotFound, HasSubstr("")));
+    EXPECT_EQ(manager->Get(names[1])->result, "b");
+    EXPECT_EQ(manager->List(0, "")->operations.size(), 3u);
+    // The calibration stays: it is the model's.
+    EXPECT_EQ((*catalog_.Find("m"))->calibrations->List().size(), 3u);
+  }
+  options.keep_operations = 1;
+  const auto manager = Open(options);
+  const auto left = manager->List(0, "");
+  ASSERT_EQ(left->operations.size(), 1u);
+  EXPECT_EQ(left->operations[0].name, names[3]);
+  EXPECT_EQ(FilesIn("operations/r1").size(), 2u);  // with the lock
+}
+
+TEST_F(Operations, KeepTheCorporaThatWereUsedLastAndThoseThatAreNeeded) {
+  OperationsOptions options = Options();
+  options.keep_corpora = 2;
+  const auto manager = Open(options);
+  const auto age = [&](const std::string& corpus, int hours) {
+    std::filesystem::last_write_time(state_ + "/" + corpus,
+                                     std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  const auto there = [&](const std::string& corpus) { return std::filesystem::exists(state_ + "/" + corpus); };
+  const std::string needed = Upload(*manager, {"needed"})->name;
+  const std::string old = Upload(*manager, {"old"})->name;
+  const std::string used = Upload(*manager, {"used"})->name;
+  engine_->BlockCalibrations();
+  const auto running = manager->Start("m", Spec(needed));
+  ASSERT_TRUE(running.ok()) << running.status();
+  engine_->WaitUntilCalibrating();
+  age(needed, 3);
+  age(old, 2);
+  age(used, 1);
+  const std::string fresh = Upload(*manager, {"fresh"})->name;
+  EXPECT_TRUE(there(needed) && there(used) && there(fresh));
+  EXPECT_FALSE(there(old));
+  EXPECT_FALSE(there(old + ".json"));
+  EXPECT_THAT(manager->Start("m", Spec(old)), StatusIs(absl::StatusCode::kNotFound, HasSubstr("upload it first")));
+  engine_->ReleaseCalibrations();
+  EXPECT_EQ(RunToEnd(*manager, running->name).state, OperationState::kSucceeded);
+  manager->Shutdown();  // the worker has cleared up
+  EXPECT_FALSE(there(needed));
+  EXPECT_TRUE(there(used) && there(fresh));
+}
+
+TEST_F(Operations, CheckBudgetsBeforeTheyStart) {
+  const auto manager = Open();
+  const std::string corpus = Upload(*manager, {"text"})->name;
+  const auto refused = [&](auto change) {
+    CalibrateSpec spec = Spec(corpus);
+    spec.options.budget.budgets = {0.01};
+    change(spec.options.budget);
+    return manager->Start("m", spec).status();
+  };
+  const auto invalid = [](const char* text) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)); };
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets = {0.01, 0}; }), invalid("budget.budgets is 0"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets = {11}; }), invalid("at most 10"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets = {NAN}; }), invalid("budget.budgets is nan"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets = {0.1, 0.1}; }), invalid("each once"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets.assign(17, 1); }), invalid("at most 16"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.ladder_share = 1.5; }), invalid("ladder_share"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_steps = -1; }), invalid("tune_steps"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_sequences = 0; }), invalid("[1, 4096]"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_work_saved = NAN; }), invalid("tune_work_saved"));
+  EXPECT_TRUE(refused([](BudgetOptions&) {}).ok());
 }
 
 }  // namespace

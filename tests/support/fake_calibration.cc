@@ -35,6 +35,22 @@ CalibrationInfo FakeCalibrationInfo(const std::string& name, const FakeEngineOpt
     layer.surrogate_r2 = 0.5;
     layer.consensus = {{.neuron = 3}, {.neuron = 5}, {.neuron = 7}};
     layer.exception = {{.neuron = 9}};
+    layer.ladder_neurons = &layer == &info.layers.back() ? 0 : 8;
+  }
+  info.ingredients = {"sequential", "ladders"};
+  for (const double budget : {0.01, 0.05}) {
+    OperatingPoint& point = info.operating_points.emplace_back();
+    point.name = budget < 0.02 ? "1%" : "5%";
+    point.budget = budget;
+    point.cost = 0.9 * budget;
+    point.cost_low = 0.5 * budget;
+    point.cost_high = 1.2 * budget;
+    point.work_saved = 10 * budget;
+    point.linear_fraction = 5 * budget;
+    point.ladder_fraction = 3 * budget;
+    for (const LayerCalibration& layer : info.layers) {
+      point.layers.push_back({0.7f, layer.ladder_neurons > 0 ? 0.4f : 1.0f});
+    }
   }
   return info;
 }
@@ -89,6 +105,10 @@ absl::Status FakeEngine::PretendToWork(std::span<const int32_t> tokens, const Pr
 absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
                                                       const std::string& path, const ProgressFn& progress,
                                                       const std::atomic<bool>& cancelled) {
+  {
+    const std::lock_guard lock(mutex_);
+    calibrate_options_ = options;
+  }
   GH_RETURN_IF_ERROR(PretendToWork(tokens, progress, cancelled));
   CalibrationInfo info = FakeCalibrationInfo(options.name, options_, Rfc3339Now());
   info.corpus = options.corpus;
@@ -100,9 +120,25 @@ absl::StatusOr<CalibrationInfo> FakeEngine::Calibrate(const CalibrateOptions& op
 }
 
 absl::StatusOr<ExperimentResult> FakeEngine::RunExperiment(const ExperimentSpec& spec, std::span<const Corpus> corpora,
-                                                           const std::string&, const ProgressFn& progress,
+                                                           const std::string& directory, const ProgressFn& progress,
                                                            const std::atomic<bool>& cancelled) {
+  {
+    const std::lock_guard lock(mutex_);
+    experiment_spec_ = spec;
+  }
+  if (const auto* const training = std::get_if<TrainingMethod>(&spec.method); training != nullptr) {
+    const std::string path = directory + "/checkpoint";
+    const std::string before = ReadFile(path).value_or("");
+    GH_RETURN_IF_ERROR(WriteFileAtomically(path, before + "a step\n"));
+    if (training->save_model) {
+      GH_RETURN_IF_ERROR(MakeDirectories(directory + "/model"));
+      GH_RETURN_IF_ERROR(WriteFileAtomically(directory + "/model/config.json", "{}"));
+    }
+  }
   GH_RETURN_IF_ERROR(PretendToWork(corpora.front().tokens, progress, cancelled));
+  const std::lock_guard lock(mutex_);
+  calibrating_ = false;
+  if (experiment_result_.has_value()) return *experiment_result_;
   ExperimentResult result;
   result.report.kind = ExperimentKind(spec.method);
   result.report.title = "A fake experiment";
@@ -118,9 +154,12 @@ absl::StatusOr<ExperimentResult> FakeEngine::RunExperiment(const ExperimentSpec&
   result.report.tables.push_back(
       {"corpora", "Corpora", "", {{"label", "label", labels}, {"tokens", "tokens read", tokens}}});
   result.arrays.push_back({"tokens", {static_cast<int64_t>(tokens.size())}, tokens});
-  const std::lock_guard lock(mutex_);
-  calibrating_ = false;
   return result;
+}
+
+void FakeEngine::SetExperimentResult(ExperimentResult result) {
+  const std::lock_guard lock(mutex_);
+  experiment_result_ = std::move(result);
 }
 
 void FakeEngine::BlockCalibrations() {
@@ -152,6 +191,16 @@ int FakeEngine::calibrations_loaded() const {
 std::vector<int32_t> FakeEngine::calibrated_tokens() const {
   const std::lock_guard lock(mutex_);
   return calibrated_tokens_;
+}
+
+CalibrateOptions FakeEngine::calibrate_options() const {
+  const std::lock_guard lock(mutex_);
+  return calibrate_options_;
+}
+
+ExperimentSpec FakeEngine::experiment_spec() const {
+  const std::lock_guard lock(mutex_);
+  return experiment_spec_;
 }
 
 }  // namespace gatehouse::testing

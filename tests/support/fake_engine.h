@@ -49,7 +49,9 @@ class FakeEngine final : public Engine {
   absl::StatusOr<CalibrationInfo> Calibrate(const CalibrateOptions& options, std::span<const int32_t> tokens,
                                             const std::string& path, const ProgressFn& progress,
                                             const std::atomic<bool>& cancelled) override;
-  // A report with one table, a row a corpus, and one array; waits as calibrations do.
+  // A report with one table, a row a corpus, and one array; waits as calibrations do.  A
+  // training writes the file "checkpoint" at once, one line longer than the one it finds, and
+  // a model's folder where asked to.
   absl::StatusOr<ExperimentResult> RunExperiment(const ExperimentSpec& spec, std::span<const Corpus> corpora,
                                                  const std::string& directory, const ProgressFn& progress,
                                                  const std::atomic<bool>& cancelled) override;
@@ -79,6 +81,8 @@ class FakeEngine final : public Engine {
   void ReleaseCalibrations();
   void WaitUntilCalibrating();
   void FailCalibrations(absl::Status status);
+  // What experiments return, instead of their own.
+  void SetExperimentResult(ExperimentResult result);
 
   // ---- What it saw
 
@@ -94,6 +98,9 @@ class FakeEngine final : public Engine {
   int calibrations_loaded() const;
   // The tokens of the last Calibrate.
   std::vector<int32_t> calibrated_tokens() const;
+  // The options of the last Calibrate, and the specification of the last RunExperiment.
+  CalibrateOptions calibrate_options() const;
+  ExperimentSpec experiment_spec() const;
 
   // log P(next token) after `tokens`, all in full: [vocabulary].
   std::vector<float> Logprobs(std::span<const int32_t> tokens) const;
@@ -136,12 +143,16 @@ class FakeEngine final : public Engine {
   bool calibrations_blocked_ = false, calibrating_ = false;
   int loaded_ = 0;
   std::vector<int32_t> calibrated_tokens_;
+  CalibrateOptions calibrate_options_;
+  ExperimentSpec experiment_spec_;
+  std::optional<ExperimentResult> experiment_result_;
 };
 
 // One token a byte (id = byte), and "<|endoftext|>" (256).
 std::unique_ptr<Tokenizer> FakeTokenizer();
 
-// A calibration with `layers` layers for the fake engine's model, every one gateable.
+// A calibration with `layers` layers for the fake engine's model, every one gateable, and
+// with a ladder in all but the last; its operating points are "1%" and "5%".
 CalibrationInfo FakeCalibrationInfo(const std::string& name, const FakeEngineOptions& options = {},
                                     const std::string& created = "2026-01-01T00:00:00Z");
 // Writes it as the fake engine reads it.

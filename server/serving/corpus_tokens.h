@@ -1,0 +1,25 @@
+#ifndef GATEHOUSE_SERVER_SERVING_CORPUS_TOKENS_H_
+#define GATEHOUSE_SERVER_SERVING_CORPUS_TOKENS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/engine/engine.h"
+#include "server/tokenizer/tokenizer.h"
+
+namespace gatehouse {
+
+// The tokens of the text at `path`, read in pieces.  Reports progress in [0, 1]; Cancelled
+// soon after `cancelled` is set.
+absl::StatusOr<std::vector<int32_t>> ReadCorpusTokens(const std::string& path, const Tokenizer& tokenizer,
+                                                      const ProgressFn& progress, const std::atomic<bool>& cancelled);
+
+// Progress of a part that makes up [begin, end] of `whole`, which outlives it.
+ProgressFn PartOf(const ProgressFn& whole, double begin, double end);
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_SERVER_SERVING_CORPUS_TOKENS_H_

@@ -1,0 +1,91 @@
+#include "server/serving/experiment_checks.h"
+
+#include <set>
+#include <string>
+
+#include "server/base/status_macros.h"
+#include "server/base/strings.h"
+#include "server/serving/option_checks.h"
+
+namespace gatehouse {
+namespace {
+
+constexpr size_t kMaxCorpora = 16;
+constexpr size_t kMaxThresholds = 1000;
+constexpr size_t kMaxBottlenecks = 64;
+constexpr int kMaxSteps = 1'000'000;
+constexpr int kMaxCount = 1 << 30;
+
+absl::Status CheckCorpora(const ExperimentRequest& request) {
+  const size_t least = std::holds_alternative<NoFlyMethod>(request.spec.method) ? 2 : 1;
+  const size_t count = request.corpora.size();
+  if (!(count >= least && count <= kMaxCorpora)) {
+    return absl::InvalidArgumentError(StrCat("corpora has ", count, " entries, ", ExperimentKind(request.spec.method),
+                                             " must have ", least, " to ", kMaxCorpora));
+  }
+  std::set<std::string> seen;
+  for (const std::string& corpus : request.corpora) {
+    if (!seen.insert(corpus).second) {
+      return absl::InvalidArgumentError(StrCat("corpora has ", corpus, " twice, must have each once"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One for each method.
+struct MethodChecks {
+  const ModelInfo& model;
+
+  absl::Status operator()(const LinearizationCostMethod&) const { return absl::OkStatus(); }
+  absl::Status operator()(const RoutabilityMethod&) const { return absl::OkStatus(); }
+
+  absl::Status operator()(const GateSweepMethod& method) const {
+    const size_t count = method.thresholds.size();
+    if (!(count >= 1 && count <= kMaxThresholds)) {
+      return absl::InvalidArgumentError(
+          StrCat("gate_sweep.thresholds has ", count, " entries, must have 1 to ", kMaxThresholds));
+    }
+    for (const double threshold : method.thresholds) {
+      GH_RETURN_IF_ERROR(CheckNumber("gate_sweep.thresholds", threshold, 0, 1));
+    }
+    return CheckDistinct("gate_sweep.bottlenecks", method.bottlenecks, 1, model.d_model / 2, kMaxBottlenecks);
+  }
+
+  absl::Status operator()(const NoFlyMethod& method) const {
+    GH_RETURN_IF_ERROR(CheckNumber("no_fly.least_mean", method.least_mean, 0, 1e6));
+    GH_RETURN_IF_ERROR(CheckCount("no_fly.least_count", method.least_count, 1, kMaxCount));
+    GH_RETURN_IF_ERROR(CheckNumber("no_fly.least_positive", method.least_positive, 0, 1));
+    return CheckCount("no_fly.least_count_other", method.least_count_other, 1, kMaxCount);
+  }
+
+  absl::Status operator()(const TrainingMethod& method) const {
+    GH_RETURN_IF_ERROR(CheckLayers("training.order", method.order, model));
+    GH_RETURN_IF_ERROR(CheckCount("training.steps_per_layer", method.steps_per_layer, 0, kMaxSteps));
+    GH_RETURN_IF_ERROR(CheckCount("training.final_steps", method.final_steps, 0, kMaxSteps));
+    GH_RETURN_IF_ERROR(CheckCount("training.batch_sequences", method.batch_sequences, 1, 4096));
+    GH_RETURN_IF_ERROR(CheckNumber("training.learning_rate", method.learning_rate, 0));
+    GH_RETURN_IF_ERROR(CheckNumber("training.weight_decay", method.weight_decay, 0));
+    GH_RETURN_IF_ERROR(CheckAbove("training.gradient_clip", method.gradient_clip, 0));
+    GH_RETURN_IF_ERROR(CheckAbove("training.gate_learning_rate", method.gate_learning_rate, 0));
+    GH_RETURN_IF_ERROR(CheckNumber("training.gate_pressure", method.gate_pressure, 0));
+    return CheckCount("training.evaluate_every", method.evaluate_every, 1, kMaxSteps);
+  }
+};
+
+}  // namespace
+
+absl::Status CheckExperiment(const ExperimentRequest& request, const ModelInfo& model) {
+  GH_RETURN_IF_ERROR(CheckCorpora(request));
+  const ExperimentOptions& options = request.spec.options;
+  GH_RETURN_IF_ERROR(CheckLayers("layers", options.layers, model));
+  GH_RETURN_IF_ERROR(CheckSplitOptions(options, model));
+  GH_RETURN_IF_ERROR(CheckAbove("ridge", options.ridge, 0, 1e12));
+  GH_RETURN_IF_ERROR(CheckCount("bootstrap_resamples", options.bootstrap_resamples, 100, 1'000'000));
+  if (!request.resume.empty() && !std::holds_alternative<TrainingMethod>(request.spec.method)) {
+    return absl::InvalidArgumentError(
+        StrCat("resume is for training: ", ExperimentKind(request.spec.method), " keeps no checkpoint"));
+  }
+  return std::visit(MethodChecks{model}, request.spec.method);
+}
+
+}  // namespace gatehouse
