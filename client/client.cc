@@ -36,8 +36,8 @@ std::string ServiceConfig(int attempts) {
     absl::StrAppend(&config, R"(, "methodConfig": [{"name": [
       {"service": "gatehouse.v1.GenerationService"}, {"service": "gatehouse.v1.ScoringService"},
       {"service": "gatehouse.v1.AnalysisService"}, {"service": "gatehouse.v1.ModelService"})");
-    for (const char* method :
-         {"UploadCorpus", "GetOperation", "WatchOperation", "CancelOperation", "ListOperations", "FetchResult"}) {
+    for (const char* method : {"UploadCorpus", "GetOperation", "WatchOperation", "CancelOperation", "ListOperations",
+                               "FetchResult", "GetReport"}) {
       absl::StrAppend(&config, R"(, {"service": "gatehouse.v1.OperationService", "method": ")", method, "\"}");
     }
     absl::StrAppend(&config, R"(], "retryPolicy": {"maxAttempts": )", attempts,
@@ -72,6 +72,25 @@ absl::Time DeadlineOf(const CallOptions& options) { return absl::Now() + options
 template <typename Listener, typename Event>
 bool Tell(const Listener& listener, const Event& event) {
   return !listener || listener(event);
+}
+
+// Adds a piece of a table to a report: to its last table, or as a new one.  False where the
+// columns are others.
+bool AddPiece(v1::ReportTable piece, v1::Report& report) {
+  const int tables = report.tables_size();
+  if (tables == 0 || report.tables(tables - 1).name() != piece.name()) {
+    *report.add_tables() = std::move(piece);
+    return true;
+  }
+  v1::ReportTable& table = *report.mutable_tables(tables - 1);
+  if (table.columns_size() != piece.columns_size()) return false;
+  for (int i = 0; i < piece.columns_size(); ++i) {
+    v1::ReportColumn& column = *table.mutable_columns(i);
+    if (column.name() != piece.columns(i).name() || column.cells_case() != piece.columns(i).cells_case()) return false;
+    if (column.has_numbers()) column.mutable_numbers()->MergeFrom(piece.columns(i).numbers());
+    if (column.has_strings()) column.mutable_strings()->MergeFrom(piece.columns(i).strings());
+  }
+  return true;
 }
 
 class GrpcClient : public Client {
@@ -171,7 +190,9 @@ class GrpcClient : public Client {
                                                const std::function<bool(const v1::Operation&)>& on_change,
                                                const CallOptions& options) override;
   absl::StatusOr<std::vector<v1::Operation>> ListOperations(size_t limit, const CallOptions& options) override;
-  absl::StatusOr<uint64_t> FetchResult(const std::string& name, std::ostream& out, const CallOptions& options) override;
+  absl::StatusOr<uint64_t> FetchResult(const std::string& name, const std::string& file, std::ostream& out,
+                                       const CallOptions& options) override;
+  absl::StatusOr<v1::Report> GetReport(const std::string& name, const CallOptions& options) override;
 
  private:
   template <typename Response, typename Stub, typename Method, typename Request>
@@ -325,10 +346,11 @@ absl::StatusOr<std::vector<v1::Operation>> GrpcClient::ListOperations(size_t lim
   return operations;
 }
 
-absl::StatusOr<uint64_t> GrpcClient::FetchResult(const std::string& name, std::ostream& out,
+absl::StatusOr<uint64_t> GrpcClient::FetchResult(const std::string& name, const std::string& file, std::ostream& out,
                                                  const CallOptions& options) {
   v1::FetchResultRequest request;
   request.set_name(name);
+  request.set_file(file);
   uint64_t size = 0;
   const absl::Status status = ReadAll<v1::FetchResultResponse>(
       *operations_, &v1::OperationService::Stub::FetchResult, request, DeadlineOf(options), options.canceller,
@@ -340,6 +362,24 @@ absl::StatusOr<uint64_t> GrpcClient::FetchResult(const std::string& name, std::o
   if (!out.good()) return absl::DataLossError("the result could not be written");
   if (!status.ok()) return status;
   return size;
+}
+
+absl::StatusOr<v1::Report> GrpcClient::GetReport(const std::string& name, const CallOptions& options) {
+  v1::GetReportRequest request;
+  request.set_name(name);
+  v1::Report report;
+  bool whole = true;
+  const absl::Status status =
+      ReadAll<v1::GetReportResponse>(*operations_, &v1::OperationService::Stub::GetReport, request, DeadlineOf(options),
+                                     options.canceller, [&](v1::GetReportResponse& response) {
+                                       if (response.has_report()) report.MergeFrom(response.report());
+                                       if (response.has_table())
+                                         whole = AddPiece(std::move(*response.mutable_table()), report) && whole;
+                                       return whole;
+                                     });
+  if (!whole) return absl::DataLossError("the pieces of the report do not fit together");
+  if (!status.ok()) return status;
+  return report;
 }
 
 }  // namespace

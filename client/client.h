@@ -19,6 +19,7 @@
 #include "gatehouse/v1/generation.pb.h"
 #include "gatehouse/v1/models.pb.h"
 #include "gatehouse/v1/operations.pb.h"
+#include "gatehouse/v1/reports.pb.h"
 #include "gatehouse/v1/scoring.pb.h"
 
 namespace grpc {
@@ -157,9 +158,12 @@ class Client {
   virtual absl::StatusOr<v1::Operation> CancelOperation(const std::string& name, const CallOptions& options = {}) = 0;
   // Newest first, all pages, at most `limit`; 0: all.
   virtual absl::StatusOr<std::vector<v1::Operation>> ListOperations(size_t limit, const CallOptions& options = {}) = 0;
-  // Writes the result file to `out`; returns its size.
-  virtual absl::StatusOr<uint64_t> FetchResult(const std::string& name, std::ostream& out,
+  // Writes one of the operation's files to `out`, its result where `file` is empty; returns
+  // its size.
+  virtual absl::StatusOr<uint64_t> FetchResult(const std::string& name, const std::string& file, std::ostream& out,
                                                const CallOptions& options = {}) = 0;
+  // An experiment's report, whole.
+  virtual absl::StatusOr<v1::Report> GetReport(const std::string& name, const CallOptions& options = {}) = 0;
 };
 
 // True once the operation has ended, however.

@@ -1,14 +1,9 @@
 #include <CLI/App.hpp>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
-#include "absl/time/clock.h"
 #include "client/cli/flags.h"
-#include "client/cli/progress.h"
+#include "client/cli/operation_run.h"
+#include "client/cli/parse.h"
 #include "client/cli/render.h"
 #include "client/cli/session.h"
 
@@ -23,6 +18,7 @@ ends the watch, the operation goes on too.
 Examples:
   gatehouse calibrate -m novella-gpt2-7m --corpus novel.txt
   gatehouse calibrate -m novella-gpt2-7m --corpus novel.txt --name careful --gateable-cost-limit 0.02 --no-activate
+  gatehouse calibrate -m novella-gpt2-7m --corpus novel.txt --budget 1% --budget 5%
   gatehouse calibrate -m novella-gpt2-7m --corpus novel.txt --detach --json)";
 
 struct CalibrateCommand {
@@ -31,9 +27,8 @@ struct CalibrateCommand {
   bool no_activate = false, detach = false;
 
   void Declare(CLI::App& app);
+  void DeclareBudget(CLI::App& app);
   absl::StatusOr<int> Run(Session& session, std::istream& in) const;
-  absl::StatusOr<v1::UploadCorpusResponse> Upload(Session& session, std::istream& in) const;
-  absl::StatusOr<v1::Operation> Watch(Session& session, const v1::Operation& operation, bool* interrupted) const;
   void PrintText(Session& session, const v1::Operation& operation,
                  const std::vector<v1::LayerCalibration>& layers) const;
 };
@@ -74,63 +69,45 @@ void CalibrateCommand::Declare(CLI::App& app) {
   app.add_option_function<uint64_t>(
          "--seed", [this](uint64_t value) { spec.set_seed(value); }, "Seed (default: 0)")
       ->group(kMethod);
+  DeclareBudget(app);
 }
 
-absl::StatusOr<v1::UploadCorpusResponse> CalibrateCommand::Upload(Session& session, std::istream& in) const {
-  std::ifstream file;
-  std::error_code size_unknown;
-  uintmax_t size = 0;
-  if (corpus != "-") {
-    file.open(corpus, std::ios::binary);
-    if (!file || std::filesystem::is_directory(corpus)) {
-      return absl::InvalidArgumentError("cannot read " + corpus + ": " +
-                                        (file ? "it is a directory" : std::strerror(errno)));
-    }
-    size = std::filesystem::file_size(corpus, size_unknown);
-  }
-  const std::string label = corpus == "-" ? "standard input" : std::filesystem::path(corpus).filename().string();
-  ProgressBar progress(session.terminal);
-  return session.client.UploadCorpus(
-      corpus == "-" ? in : file, label,
-      [&](uint64_t sent) {
-        const double share = size > 0 ? static_cast<double>(sent) / static_cast<double>(size) : 0;
-        if (session.terminal.err_is_terminal) progress.Update(share, "uploading " + label, absl::Now());
-        return true;
+void CalibrateCommand::DeclareBudget(CLI::App& app) {
+  constexpr char kBudget[] = "Whole-model gating";
+  const auto set = [this]() -> v1::BudgetSpec& { return *spec.mutable_budget(); };
+  CLI::Option* const budget = app.add_option_function<std::vector<std::string>>(
+      "--budget",
+      [set](const std::vector<std::string>& texts) {
+        for (const std::string& text : texts) set().add_budgets(OrUsageError("--budget", ParseShare(text)));
       },
-      session.call);
-}
-
-// Watches to the end.  The first Ctrl-C asks the server to cancel, and goes on watching.
-absl::StatusOr<v1::Operation> CalibrateCommand::Watch(Session& session, const v1::Operation& operation,
-                                                      bool* interrupted) const {
-  std::atomic<bool> asked = false;
-  client::Canceller canceller;
-  session.interrupts.OnInterrupt([&] {
-    asked = true;
-    canceller.Cancel();
-  });
-  ProgressBar progress(session.terminal);
-  const auto show = [&](const v1::Operation& state) {
-    if (!client::IsDone(state)) progress.Update(state.progress(), state.stage(), absl::Now());
-    return true;
-  };
-  auto last =
-      session.client.WatchOperation(operation.name(), show, {.timeout = session.call.timeout, .canceller = &canceller});
-  session.interrupts.OnInterrupt({});
-  *interrupted = asked;
-  if (!asked || last.ok()) return last;
-  progress.Clear();
-  session.terminal.err << "Asking the server to cancel the operation; Ctrl-C again leaves without waiting.\n";
-  if (auto cancelled = session.client.CancelOperation(operation.name()); !cancelled.ok()) return cancelled.status();
-  return session.client.WatchOperation(operation.name(), {});
+      "Choose layers and thresholds jointly so that perplexity grows by at most this, such as 1%; repeatable, one "
+      "operating point each");
+  budget->allow_extra_args(false)->type_name("SHARE")->group(kBudget);
+  const auto add = [&](CLI::Option* option) { option->needs(budget)->group(kBudget); };
+  add(app.add_flag_callback(
+      "--no-sequential", [set] { set().set_sequential(false); }, "Fit each surrogate on the full model's stream"));
+  add(app.add_flag_callback(
+      "--no-ladders", [set] { set().set_ladders(false); }, "No ladders: surrogates alone"));
+  add(app.add_option_function<double>(
+      "--ladder-share", [set](double value) { set().set_ladder_share(value); },
+      "Share of a layer's neurons that its ladder keeps (default: 0.25)"));
+  add(app.add_flag_callback(
+      "--no-tune", [set] { set().set_tune(false); }, "Do not tune surrogates and gates together"));
+  add(app.add_option_function<uint32_t>(
+      "--tune-steps", [set](uint32_t value) { set().set_tune_steps(value); }, "Steps of tuning (default: 200)"));
+  add(app.add_option_function<uint32_t>(
+      "--tune-sequences", [set](uint32_t value) { set().set_tune_sequences(value); },
+      "Sequences of a step (default: 4)"));
+  add(app.add_option_function<double>(
+      "--tune-work-saved", [set](double value) { set().set_tune_work_saved(value); },
+      "Share of the MLPs' work that tuning aims to save (default: 0.3)"));
 }
 
 void CalibrateCommand::PrintText(Session& session, const v1::Operation& operation,
                                  const std::vector<v1::LayerCalibration>& layers) const {
   const Terminal& terminal = session.terminal;
   if (operation.state() != v1::OPERATION_STATE_SUCCEEDED) {
-    terminal.err << "gatehouse: calibration of " << OneLine(model) << " " << OperationStateName(operation.state())
-                 << (operation.error_message().empty() ? "" : ": " + OneLine(operation.error_message())) << "\n";
+    PrintFailure(session, operation, "calibration of " + OneLine(model));
     return;
   }
   terminal.out << terminal.Paint(kBold, "Calibration " + OneLine(operation.result())) << " of " << OneLine(model)
@@ -140,7 +117,7 @@ void CalibrateCommand::PrintText(Session& session, const v1::Operation& operatio
 }
 
 absl::StatusOr<int> CalibrateCommand::Run(Session& session, std::istream& in) const {
-  const auto uploaded = Upload(session, in);
+  const auto uploaded = UploadFile(session, corpus, in);
   if (!uploaded.ok()) return uploaded.status();
   v1::StartOperationRequest request;
   request.set_model(model);
@@ -152,13 +129,12 @@ absl::StatusOr<int> CalibrateCommand::Run(Session& session, std::istream& in) co
   Json json = {{"corpus", {{"name", uploaded->corpus()}, {"size_bytes", uploaded->size_bytes()}}}};
   bool interrupted = false;
   if (detach) {
-    if (!session.json) {
-      session.terminal.out << operation->name() << "\n";
-      session.terminal.err << "It goes on at the server: gatehouse operations watch " << operation->name() << "\n";
-    }
+    if (!session.json) PrintDetached(session, operation->name());
   } else {
-    operation = Watch(session, *operation, &interrupted);
-    if (!operation.ok()) return operation.status();
+    auto watched = WatchToEnd(session, operation->name());
+    if (!watched.ok()) return watched.status();
+    interrupted = watched->interrupted;
+    operation = std::move(watched->operation);
   }
   const bool succeeded = operation->state() == v1::OPERATION_STATE_SUCCEEDED;
   const auto layers =

@@ -75,6 +75,7 @@ std::string ModelOf(const CLI::App& app) {
   for (const CLI::App* sub : app.get_subcommands()) {
     const CLI::Option* option = sub->get_option_no_throw("--model");
     if (option != nullptr && option->count() > 0) return option->as<std::string>();
+    if (const std::string inner = ModelOf(*sub); inner != "NAME") return inner;
   }
   return "NAME";
 }
@@ -116,6 +117,9 @@ std::string Hint(const absl::Status& status, const std::string& reason, const st
   if (status.message().find("`gatehouse ") != absl::string_view::npos) return "";
   if (reason == "MODEL_NOT_FOUND") return "`gatehouse models` lists those there are";
   if (reason == "NOT_CALIBRATED") return "run `gatehouse calibrate --model " + model + " --corpus FILE` first";
+  if (reason == "OPERATING_POINT_NOT_FOUND") {
+    return "`gatehouse calibrate --model " + model + " --corpus FILE --budget 1%` makes them";
+  }
   if (reason == "CALIBRATION_NOT_FOUND") return "`gatehouse models " + model + "` lists those there are";
   if (reason == "OPERATION_NOT_FOUND") return "`gatehouse operations` lists those there are";
   if (reason == "OTHER_REPLICA") return "point --server at that replica";
@@ -162,6 +166,7 @@ int RunProgram(std::vector<std::string> arguments, const Environment& environmen
   AddNonlinearity(app, environment.in, action);
   AddConsensus(app, environment.in, action);
   AddCalibrate(app, environment.in, action);
+  AddExperiment(app, environment.in, action);
   AddOperations(app, action);
   AddModels(app, action);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->fallthrough();

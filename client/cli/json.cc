@@ -83,6 +83,22 @@ Json FindingsJson(const Findings& findings) {
   });
 }
 
+Json ToJson(const v1::OperatingPoint& point) {
+  return {{"name", point.name()},
+          {"budget", Number(point.budget())},
+          {"cost", Number(point.cost())},
+          {"cost_low", Number(point.cost_low())},
+          {"cost_high", Number(point.cost_high())},
+          {"work_saved", Number(point.work_saved())},
+          {"linear_fraction", Number(point.linear_fraction())},
+          {"ladder_fraction", Number(point.ladder_fraction())},
+          {"layers", Array(point.layers(), [](const v1::OperatingLayer& layer) {
+             return Json{{"layer", layer.layer()},
+                         {"linear_threshold", Number(layer.linear_threshold())},
+                         {"ladder_threshold", Number(layer.ladder_threshold())}};
+           })}};
+}
+
 Json ToJson(const v1::CalibrationDescription& calibration) {
   return {{"name", calibration.name()},
           {"fingerprint", calibration.fingerprint()},
@@ -98,7 +114,51 @@ Json ToJson(const v1::CalibrationDescription& calibration) {
           {"sink_positions", calibration.sink_positions()},
           {"gateable_cost_limit", Number(calibration.gateable_cost_limit())},
           {"seed", calibration.seed()},
-          {"dtype", calibration.dtype()}};
+          {"dtype", calibration.dtype()},
+          {"ingredients", Array(calibration.ingredients())},
+          {"operating_points",
+           Array(calibration.operating_points(), [](const v1::OperatingPoint& point) { return ToJson(point); })}};
+}
+
+Json ToJson(const v1::ReportColumn& column) {
+  Json values = Array(column.numbers().values(), [](double value) { return Number(value); });
+  if (column.has_strings()) values = Array(column.strings().values());
+  return {{"name", column.name()}, {"description", column.description()}, {"values", std::move(values)}};
+}
+
+Json ToJson(const v1::ReportTable& table) {
+  return {{"name", table.name()},
+          {"title", table.title()},
+          {"description", table.description()},
+          {"columns", Array(table.columns(), [](const v1::ReportColumn& column) { return ToJson(column); })}};
+}
+
+std::string PlotKindName(v1::ReportPlot::Kind kind) {
+  switch (kind) {
+    case v1::ReportPlot::KIND_LINE:
+      return "line";
+    case v1::ReportPlot::KIND_BAR:
+      return "bar";
+    case v1::ReportPlot::KIND_SCATTER:
+      return "scatter";
+    default:
+      return "unspecified";
+  }
+}
+
+Json ToJson(const v1::ReportPlot& plot) {
+  return {{"kind", PlotKindName(plot.kind())},
+          {"title", plot.title()},
+          {"caption", plot.caption()},
+          {"table", plot.table()},
+          {"x", plot.x()},
+          {"y", plot.y()},
+          {"low", plot.low()},
+          {"high", plot.high()},
+          {"series", plot.series()},
+          {"label", plot.label()},
+          {"log_x", plot.log_x()},
+          {"log_y", plot.log_y()}};
 }
 
 }  // namespace
@@ -125,12 +185,15 @@ Json ToJson(const v1::RoutingSummary& routing) {
   return {{"linear_fraction", Number(routing.linear_fraction())},
           {"decisions", routing.decisions()},
           {"linear_decisions", routing.linear_decisions()},
+          {"ladder_decisions", routing.ladder_decisions()},
+          {"mlp_work_saved", Number(routing.mlp_work_saved())},
           {"calibration", routing.calibration()},
           {"notes", Array(routing.notes())},
           {"layers", Array(routing.layers(), [](const v1::LayerRouting& layer) {
              return Json{{"layer", layer.layer()},
                          {"full_tokens", layer.full_tokens()},
-                         {"linear_tokens", layer.linear_tokens()}};
+                         {"linear_tokens", layer.linear_tokens()},
+                         {"ladder_tokens", layer.ladder_tokens()}};
            })}};
 }
 
@@ -180,6 +243,7 @@ Json ToJson(const v1::LayerCalibration& layer) {
           {"linear_cost", Number(layer.linear_cost())},
           {"linear_cost_with_sinks", Number(layer.linear_cost_with_sinks())},
           {"gateable", layer.gateable()},
+          {"ladder_neurons", layer.ladder_neurons()},
           {"gate_linear_fraction", Number(layer.gate_linear_fraction())},
           {"gate_cost", Number(layer.gate_cost())},
           {"p25", Number(layer.p25())},
@@ -238,13 +302,38 @@ Json ToJson(const v1::Operation& operation) {
                {"model", operation.model()},       {"state", OperationStateName(operation.state())},
                {"progress", operation.progress()}, {"stage", operation.stage()},
                {"created", operation.created()},   {"ended", operation.ended()},
-               {"result", operation.result()},     {"result_bytes", operation.result_bytes()}};
+               {"result", operation.result()},     {"result_bytes", operation.result_bytes()},
+               {"files", Array(operation.files())}};
   const bool failed = operation.error_code() != 0 || !operation.error_message().empty();
   json["error"] = failed
                       ? Json{{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(operation.error_code()))},
                              {"message", operation.error_message()}}
                       : Json();
   return json;
+}
+
+Json ToJson(const v1::Report& report) {
+  return {
+      {"kind", report.kind()},
+      {"title", report.title()},
+      {"summary", report.summary()},
+      {"model", report.model()},
+      {"model_fingerprint", report.model_fingerprint()},
+      {"dtype", report.dtype()},
+      {"created", report.created()},
+      {"corpora",
+       Array(report.corpora(),
+             [](const v1::ReportCorpus& corpus) {
+               return Json{{"label", corpus.label()}, {"sha256", corpus.sha256()}, {"tokens", corpus.tokens()}};
+             })},
+      {"settings", Array(report.settings(),
+                         [](const v1::ReportSetting& setting) {
+                           return Json{{"name", setting.name()}, {"value", setting.value()}};
+                         })},
+      {"notes", Array(report.notes())},
+      {"tables", Array(report.tables(), [](const v1::ReportTable& table) { return ToJson(table); })},
+      {"plots", Array(report.plots(), [](const v1::ReportPlot& plot) { return ToJson(plot); })},
+  };
 }
 
 Json ErrorJson(const absl::Status& status) {

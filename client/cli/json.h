@@ -10,6 +10,7 @@
 #include "gatehouse/v1/generation.pb.h"
 #include "gatehouse/v1/models.pb.h"
 #include "gatehouse/v1/operations.pb.h"
+#include "gatehouse/v1/reports.pb.h"
 #include "gatehouse/v1/scoring.pb.h"
 
 namespace gatehouse::cli {
@@ -34,6 +35,7 @@ Json ToJson(const v1::LayerCalibration& layer);
 Json ToJson(const v1::CalibrationSummary& calibration);
 Json ToJson(const v1::DescribeModelResponse& model);
 Json ToJson(const v1::Operation& operation);
+Json ToJson(const v1::Report& report);
 
 // {"error": {"code", "reason", "message"}}.
 Json ErrorJson(const absl::Status& status);

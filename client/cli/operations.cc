@@ -1,13 +1,14 @@
 #include <CLI/App.hpp>
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
+#include <system_error>
 
 #include "absl/time/clock.h"
+#include "client/cli/operation_run.h"
 #include "client/cli/progress.h"
 #include "client/cli/render.h"
+#include "client/cli/report_view.h"
 #include "client/cli/session.h"
 #include "client/cli/table.h"
 
@@ -20,11 +21,16 @@ constexpr char kExamples[] =
 Examples:
   gatehouse operations
   gatehouse operations watch ID
-  gatehouse operations fetch ID --output calibration.safetensors)";
+  gatehouse operations report ID --html report.html
+  gatehouse operations fetch ID --output calibration.safetensors
+  gatehouse operations fetch ID --file arrays.npz
+  gatehouse operations fetch ID --all --output folder)";
 
 struct OperationsCommand {
   std::string name;
-  std::string output;
+  std::string output, file;
+  bool all = false;
+  ReportFlags report;
   size_t limit = 100;
 };
 
@@ -92,7 +98,7 @@ absl::StatusOr<int> List(Session& session, const OperationsCommand& command) {
     for (const v1::Operation& operation : *operations) list.push_back(ToJson(operation));
     session.Print({{"operations", std::move(list)}});
   } else if (operations->empty()) {
-    session.terminal.out << "No operations yet; `gatehouse calibrate` starts one.\n";
+    session.terminal.out << "No operations yet; `gatehouse calibrate` and `gatehouse experiment` start one.\n";
   } else {
     PrintOperations(session.terminal, *operations);
   }
@@ -114,31 +120,47 @@ absl::StatusOr<int> Watch(Session& session, const std::string& name) {
   return operation->state() == v1::OPERATION_STATE_SUCCEEDED ? kExitOk : kExitFailed;
 }
 
-// Fetches to a file of another name first, so that a broken fetch leaves no half file.
-absl::StatusOr<int> Fetch(Session& session, const std::string& name, std::string path) {
-  if (path == "-") {
-    const auto size = session.client.FetchResult(name, session.terminal.out, session.call);
+// A path of the server's below a folder of ours, without a step out of it.
+bool IsInside(const std::filesystem::path& path) {
+  return !path.empty() && path.is_relative() && std::find(path.begin(), path.end(), "..") == path.end();
+}
+
+// Every file that the operation left, below a folder.
+absl::StatusOr<int> FetchAll(Session& session, const v1::Operation& operation, const std::string& folder) {
+  Json fetched = Json::array();
+  for (const std::string& file : operation.files()) {
+    if (!IsInside(file)) return absl::DataLossError("the server names a file outside the operation's folder");
+    const std::filesystem::path path = std::filesystem::path(folder) / file;
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);
+    if (error) return absl::FailedPreconditionError("cannot write " + path.string() + ": " + error.message());
+    const auto size = FetchToFile(session, operation.name(), file, path);
+    if (!size.ok()) return size.status();
+    fetched.push_back({{"path", path.string()}, {"size_bytes", *size}});
+    if (!session.json) session.terminal.out << OneLine(path.string()) << " (" << HumanBytes(*size) << ")\n";
+  }
+  if (session.json) session.Print({{"files", std::move(fetched)}});
+  return kExitOk;
+}
+
+absl::StatusOr<int> Fetch(Session& session, const std::string& name, const OperationsCommand& command) {
+  std::string path = command.output;
+  if (path == "-" && !command.all) {
+    const auto size = session.client.FetchResult(name, command.file, session.terminal.out, session.call);
     if (!size.ok()) return size.status();
     return kExitOk;
   }
   const auto operation = session.client.GetOperation(name, session.call);
   if (!operation.ok()) return operation.status();
+  if (command.all) return FetchAll(session, *operation, path.empty() ? "." : path);
   if (path.empty()) {
-    path = std::filesystem::path(operation->result()).filename().string();
-    path += path.empty() ? "result" : ".safetensors";
+    std::string file = command.file.empty() ? operation->result() : command.file;
+    if (command.file.empty() && operation->kind() == "calibrate" && !file.empty()) file += ".safetensors";
+    path = std::filesystem::path(file).filename().string();
+    if (path.empty()) path = "result";
   }
-  const std::string partial = path + ".part";
-  std::ofstream file(partial, std::ios::binary);
-  if (!file) return absl::FailedPreconditionError("cannot write " + partial + ": " + std::strerror(errno));
-  auto size = session.client.FetchResult(name, file, session.call);
-  file.close();
-  std::error_code error;
-  if (size.ok() && !file) size = absl::DataLossError("cannot write " + partial);
-  if (size.ok()) std::filesystem::rename(partial, path, error);
-  if (!size.ok() || error) {
-    std::filesystem::remove(partial);
-    return size.ok() ? absl::FailedPreconditionError("cannot write " + path + ": " + error.message()) : size.status();
-  }
+  const auto size = FetchToFile(session, name, command.file, path);
+  if (!size.ok()) return size.status();
   if (session.json) {
     session.Print({{"path", path}, {"size_bytes", *size}});
   } else {
@@ -180,10 +202,21 @@ void AddOperations(CLI::App& app, Action& action) {
   add("cancel", "Ask one to stop", [](Session& session, const std::string& name) {
     return ShowOne(session, session.client.CancelOperation(name, session.call));
   });
-  add("fetch", "Fetch the result file",
-      [command](Session& session, const std::string& name) { return Fetch(session, name, command->output); })
-      ->add_option("-o,--output", command->output, "Where to write it; - is standard output (default: its own name)")
+  command->report.Add(*add(
+      "report", "Show an experiment's report",
+      [command](Session& session, const std::string& name) { return ShowReport(session, name, command->report); }));
+  CLI::App* const fetch =
+      add("fetch", "Fetch the result file, or another that it left",
+          [command](Session& session, const std::string& name) { return Fetch(session, name, *command); });
+  fetch
+      ->add_option("-o,--output", command->output,
+                   "Where to write it; - is standard output (default: its own name). With --all, a folder")
       ->type_name("FILE");
+  CLI::Option* const file = fetch
+                                ->add_option("--file", command->file,
+                                             "Which one, as `operations get --json` lists them (default: the result)")
+                                ->type_name("NAME");
+  fetch->add_flag("--all", command->all, "Every file that it left")->excludes(file);
 }
 
 }  // namespace gatehouse::cli

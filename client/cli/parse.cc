@@ -43,6 +43,17 @@ absl::StatusOr<Number> ParseNumber(std::string_view text, const char* wanted) {
   return number;
 }
 
+template <typename Number>
+absl::StatusOr<std::vector<Number>> ParseList(std::string_view text, const char* wanted) {
+  std::vector<Number> numbers;
+  for (std::string_view part : Split(text, ',')) {
+    const auto number = ParseNumber<Number>(part, wanted);
+    if (!number.ok()) return number.status();
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 // Splits "KEY=VALUE".
 absl::StatusOr<std::pair<std::string, float>> ParseAssignment(const std::string& text, const char* wanted) {
   const size_t sign = text.find('=');
@@ -70,14 +81,24 @@ absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text) {
   return std::vector<uint32_t>(layers.begin(), layers.end());
 }
 
+absl::StatusOr<std::vector<uint32_t>> ParseOrder(const std::string& text) {
+  return ParseList<uint32_t>(text, "a layer number");
+}
+
+absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& text) {
+  return ParseList<double>(text, "a number");
+}
+
+absl::StatusOr<double> ParseShare(const std::string& text) {
+  const bool percent = text.ends_with('%');
+  const auto number = ParseNumber<double>(std::string_view(text).substr(0, text.size() - (percent ? 1 : 0)),
+                                          "a share, such as 1% or 0.01");
+  if (!number.ok()) return number.status();
+  return percent ? *number / 100 : *number;
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const std::string& text) {
-  std::vector<int32_t> ids;
-  for (std::string_view part : Split(text, ',')) {
-    const auto id = ParseNumber<int32_t>(part, "a token id");
-    if (!id.ok()) return id.status();
-    ids.push_back(*id);
-  }
-  return ids;
+  return ParseList<int32_t>(text, "a token id");
 }
 
 absl::StatusOr<std::vector<std::pair<uint32_t, float>>> ParseLayerThreshold(const std::string& text) {

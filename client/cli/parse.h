@@ -16,6 +16,15 @@ namespace gatehouse::cli {
 // "3,5-8": layers and ranges of layers, both ends included.  Ascending, each once.
 absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text);
 
+// "5,3,6": layers in that order.
+absl::StatusOr<std::vector<uint32_t>> ParseOrder(const std::string& text);
+
+// "0.1,0.5".
+absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& text);
+
+// "1%", or "0.01".
+absl::StatusOr<double> ParseShare(const std::string& text);
+
 // "5,6,7".
 absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const std::string& text);
 

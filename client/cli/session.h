@@ -66,6 +66,7 @@ void AddScore(CLI::App& app, std::istream& in, Action& action);
 void AddNonlinearity(CLI::App& app, std::istream& in, Action& action);
 void AddConsensus(CLI::App& app, std::istream& in, Action& action);
 void AddCalibrate(CLI::App& app, std::istream& in, Action& action);
+void AddExperiment(CLI::App& app, std::istream& in, Action& action);
 void AddOperations(CLI::App& app, Action& action);
 void AddModels(CLI::App& app, Action& action);
 

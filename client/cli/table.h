@@ -26,8 +26,15 @@ class Table {
   void Add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
   void Print(const Terminal& terminal, int indent = 0) const;
+  // The same where it may be wider than the terminal: the columns that do not fit follow
+  // below, beside the first column again.
+  void PrintFolded(const Terminal& terminal, int indent = 0) const;
 
  private:
+  std::vector<int> Widths() const;
+  void PrintColumns(const Terminal& terminal, int indent, const std::vector<int>& widths,
+                    const std::vector<size_t>& shown) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };

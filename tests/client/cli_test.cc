@@ -12,7 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/client/fake_operation.h"
 #include "tests/client/fake_server.h"
+#include "tests/client/run_program.h"
 
 namespace gatehouse::cli {
 namespace {
@@ -27,38 +29,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-struct Finished {
-  int exit_code = 0;
-  std::string out, err;
-  nlohmann::json json() const { return nlohmann::json::parse(out); }
-};
-
-struct Options {
-  std::string in = {};
-  bool terminal = false;
-  int width = 80;
-  Interrupts* interrupts = nullptr;
-};
-
-// Runs the program in this process.
-Finished Gatehouse(std::vector<std::string> arguments, const Options& options = {}) {
-  std::istringstream in(options.in);
-  std::ostringstream out, err;
-  Interrupts interrupts;
-  Finished run;
-  run.exit_code = RunProgram(std::move(arguments),
-                             {.in = in,
-                              .out = out,
-                              .err = err,
-                              .out_is_terminal = options.terminal,
-                              .err_is_terminal = options.terminal,
-                              .width = options.width,
-                              .interrupts = options.interrupts == nullptr ? interrupts : *options.interrupts});
-  run.out = out.str();
-  run.err = err.str();
-  return run;
-}
 
 std::string Word(size_t index) {
   constexpr const char* kWords[] = {"The", " ship", " sailed", "\n", " home", "."};
@@ -283,6 +253,8 @@ TEST(Generate, SendsWhatTheFlagsSay) {
                                   "gated",
                                   "--threshold",
                                   "0.7",
+                                  "--ladder-threshold",
+                                  "0.4",
                                   "--layers",
                                   "1,3-4",
                                   "--layer-threshold",
@@ -313,6 +285,8 @@ TEST(Generate, SendsWhatTheFlagsSay) {
   EXPECT_TRUE(got.stop().ignore_eos());
   EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_GATED);
   EXPECT_EQ(got.gating().threshold(), 0.7f);
+  EXPECT_EQ(got.gating().ladder_threshold(), 0.4f);
+  EXPECT_EQ(got.gating().operating_point(), "");
   EXPECT_THAT(got.gating().layers(), ElementsAre(1, 3, 4));
   EXPECT_EQ(got.gating().layer_thresholds().at(3), 0.9f);
   EXPECT_EQ(got.gating().calibration(), "careful");
@@ -337,7 +311,56 @@ TEST(Generate, LeavesUnsetWhatNoFlagSays) {
   EXPECT_FALSE(got.sampling().has_temperature());
   EXPECT_FALSE(got.sampling().has_seed());
   EXPECT_FALSE(got.gating().has_threshold());
+  EXPECT_FALSE(got.gating().has_ladder_threshold());
   EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_FULL);
+}
+
+TEST(Generate, AnOperatingPointMeansGatedUnlessAnotherModeIsSaid) {
+  v1::GenerateRequest got;
+  FakeHandlers handlers = Handlers();
+  handlers.generate = [&](const auto& request, const auto& stream) {
+    got = request;
+    return GenerateThree(request, stream);
+  };
+  FakeServer server(handlers);
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate", "-m", "m", "--prompt", "x", "--server", server.address()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_EQ(Gatehouse(arguments).exit_code, 0);
+  };
+  run({"--operating-point", "1%"});
+  EXPECT_EQ(got.gating().operating_point(), "1%");
+  EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_GATED);
+  run({"--operating-point", "1%", "--gating", "linear"});  // the server says what is wrong
+  EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_LINEAR);
+  run({"--gating", "ladder"});
+  EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_LADDER);
+}
+
+TEST(Generate, SaysWhatShareTookTheLadderAndWhatWorkWasSaved) {
+  FakeHandlers handlers = Handlers();
+  handlers.generate = [&](const auto& request, const auto& stream) {
+    auto changed = stream;
+    changed.write = [&](v1::GenerateResponse response) {
+      if (response.has_summary()) {
+        v1::RoutingSummary& routing = *response.mutable_summary()->mutable_routing();
+        routing.set_ladder_decisions(1);
+        routing.set_mlp_work_saved(0.4);
+        routing.mutable_layers(0)->set_ladder_tokens(1);
+      }
+      return stream.write(response);
+    };
+    return GenerateThree(request, changed);
+  };
+  FakeServer server(handlers);
+  const Finished run =
+      Gatehouse({"generate", "-m", "m", "--prompt", "x", "--temperature", "0", "--server", server.address()});
+  EXPECT_THAT(run.err, HasSubstr(" · 37.5% linear · 12.5% ladder · 40.0% of the MLP work saved · "));
+  const Finished json = Gatehouse({"generate", "--json", "-m", "m", "--prompt", "x", "--server", server.address()});
+  const auto routing = nlohmann::json::parse(json.out)["routing"];
+  EXPECT_EQ(routing["ladder_decisions"], 1);
+  EXPECT_EQ(routing["mlp_work_saved"], 0.4);
+  EXPECT_EQ(routing["layers"][0]["ladder_tokens"], 1);
 }
 
 TEST(Generate, PrintsOneJsonObjectOfTheDocumentedShape) {
@@ -361,9 +384,9 @@ TEST(Generate, PrintsOneJsonObjectOfTheDocumentedShape) {
                    "nonlinearity": [1.0, 2.0], "output_norm": [2.0, 3.0]}},
       {"id": 7, "text": "�\u001b[2J", "raw": "qhtbMko=", "logprob": -0.7,
        "top": [{"id": 5, "text": " a", "raw": "IGE=", "logprob": -0.1}]}],
-    "routing": {"linear_fraction": 0.375, "decisions": 8, "linear_decisions": 3, "calibration": "cal",
-                "notes": ["no layer is gateable: ran in full"],
-                "layers": [{"layer": 0, "full_tokens": 5, "linear_tokens": 3}]},
+    "routing": {"linear_fraction": 0.375, "decisions": 8, "linear_decisions": 3, "ladder_decisions": 0,
+                "mlp_work_saved": 0.0, "calibration": "cal", "notes": ["no layer is gateable: ran in full"],
+                "layers": [{"layer": 0, "full_tokens": 5, "linear_tokens": 3, "ladder_tokens": 0}]},
     "timing": {"queue_seconds": 0.0, "prefill_seconds": 0.0125, "decode_seconds": 0.5}})"));
   EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1);
   EXPECT_EQ(run.err, "");
@@ -402,7 +425,7 @@ TEST(Generate, ShowsWhatWasRecordedAsHeatStrips) {
                                  "   2\n"
                                  "L0 ░█\n"
                                  "L1 ██\n"
-                                 "█ full   ░ linear\n"));
+                                 "█ full   ▒ ladder   ░ linear\n"));
   EXPECT_THAT(run.out, HasSubstr("L0 ·▃\nL1 ▅▅\n"));
 }
 
@@ -519,7 +542,7 @@ TEST(Consensus, ListsTheTokensOfTheRichestLayer) {
                                   "       2  \" sailed\"  ●● 2/2                  3.00  ▪▪▪▪▪▪▪▪▪▪▪▪\n"
                                   "       3  \"⏎\"        ○○ 0/2       ✱ 99       3.00  ▪▪▪▪▪▪▪▪▪▪▪▪\n"
                                   "       4  \" home\"    ●○ 1/2                  3.00  ▪▪▪▪▪▪▪▪▪▪▪▪\n"
-                                  "       5  \".\"        went linear             3.00  ▪▪▪▪▪▪▪▪▪▪▪▪\n"
+                                  "       5  \".\"        not in full             3.00  ▪▪▪▪▪▪▪▪▪▪▪▪\n"
                                   "\n"
                                   "Layers × tokens\n"
                                   "   0\n"
@@ -561,6 +584,57 @@ TEST(Models, ShowsLayersOfOneThatIsNamed) {
   EXPECT_THAT(all.out, HasSubstr("m     gpt2                7.1M       2      128  float32       1/2  cal"));
 }
 
+// Two operating points, and a ladder in layer 1.
+v1::DescribeModelResponse WithOperatingPoints() {
+  v1::DescribeModelResponse model = Description();
+  auto& calibration = *model.mutable_calibration();
+  calibration.mutable_layers(1)->set_ladder_neurons(64);
+  calibration.add_ingredients("sequential");
+  calibration.add_ingredients("ladders");
+  for (const double budget : {0.01, 0.05}) {
+    auto& point = *calibration.add_operating_points();
+    point.set_name(budget < 0.02 ? "1%" : "5%");
+    point.set_budget(budget);
+    point.set_cost(budget - 0.001);
+    point.set_cost_low(-0.002);
+    point.set_cost_high(0.06);
+    point.set_work_saved(0.25);
+    point.set_linear_fraction(0.2);
+    point.set_ladder_fraction(0.125);
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      auto& thresholds = *point.add_layers();
+      thresholds.set_layer(layer);
+      thresholds.set_linear_threshold(0.6f);
+      thresholds.set_ladder_threshold(layer == 1 ? -1 : 1);
+    }
+  }
+  return model;
+}
+
+TEST(Models, ListsTheOperatingPoints) {
+  FakeHandlers handlers = Handlers();
+  handlers.describe_model = [](const auto&, v1::DescribeModelResponse& response) {
+    response = WithOperatingPoints();
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  const Finished run = Gatehouse({"models", "m", "--server", server.address()});
+  EXPECT_THAT(run.out, HasSubstr("  operating points · sequential · ladders\n"
+                                 "  name  perplexity  95% interval      MLP work saved  linear  ladder\n"
+                                 "  1%        +0.90%  -0.20% to +6.00%           25.0%   20.0%   12.5%\n"
+                                 "  5%        +4.90%  -0.20% to +6.00%           25.0%   20.0%   12.5%\n"));
+  EXPECT_THAT(run.out, HasSubstr("gateway  ladder\n"));
+  const auto model = Gatehouse({"models", "m", "--json", "--server", server.address()}).json()["models"][0];
+  EXPECT_EQ(model["layers"][0]["ladder_neurons"], 0);
+  EXPECT_EQ(model["layers"][1]["ladder_neurons"], 64);
+  EXPECT_EQ(model["calibration"]["ingredients"], nlohmann::json::parse(R"(["sequential", "ladders"])"));
+  EXPECT_EQ(model["calibration"]["operating_points"][1], nlohmann::json::parse(R"({
+    "name": "5%", "budget": 0.05, "cost": 0.049, "cost_low": -0.002, "cost_high": 0.06, "work_saved": 0.25,
+    "linear_fraction": 0.2, "ladder_fraction": 0.125,
+    "layers": [{"layer": 0, "linear_threshold": 0.6, "ladder_threshold": 1.0},
+               {"layer": 1, "linear_threshold": 0.6, "ladder_threshold": -1.0}]})"));
+}
+
 TEST(Models, SelectsACalibration) {
   v1::SelectCalibrationRequest got;
   FakeHandlers handlers = Handlers();
@@ -575,83 +649,9 @@ TEST(Models, SelectsACalibration) {
   EXPECT_EQ(got.model(), "m");
 }
 
-// An operation that runs until it is cancelled, or ends at once.
-struct FakeOperation {
-  v1::OperationState end = v1::OPERATION_STATE_SUCCEEDED;
-  bool runs_until_cancelled = false;
-  std::atomic<bool> cancelled = false;
-  std::function<void()> running;
-  v1::StartOperationRequest started;
-
-  v1::Operation State(v1::OperationState state, double progress) const {
-    v1::Operation operation;
-    operation.set_name("operations/r1/7");
-    operation.set_kind("calibrate");
-    operation.set_model("m");
-    operation.set_state(state);
-    operation.set_progress(progress);
-    operation.set_stage("surrogates: layer 1 of 2");
-    if (state == v1::OPERATION_STATE_SUCCEEDED) operation.set_result("cal");
-    if (state == v1::OPERATION_STATE_FAILED) {
-      operation.set_error_code(3);
-      operation.set_error_message("the corpus is too short");
-    }
-    return operation;
-  }
-
-  FakeHandlers Handlers() {
-    FakeHandlers handlers = cli::Handlers();
-    handlers.upload_corpus = [](const auto& more, v1::UploadCorpusResponse& response) {
-      for (v1::UploadCorpusRequest chunk; more(chunk);)
-        response.set_size_bytes(response.size_bytes() + chunk.data().size());
-      response.set_corpus("corpora/abc");
-      return FakeStatus{};
-    };
-    handlers.start_operation = [this](const auto& request, v1::StartOperationResponse& response) {
-      started = request;
-      *response.mutable_operation() = State(v1::OPERATION_STATE_WAITING, 0);
-      return FakeStatus{};
-    };
-    handlers.watch_operation = [this](const auto&, const auto& stream) {
-      v1::WatchOperationResponse response;
-      *response.mutable_operation() = State(v1::OPERATION_STATE_RUNNING, 0.5);
-      stream.write(response);
-      if (running) running();
-      while (runs_until_cancelled && !cancelled && !stream.cancelled()) std::this_thread::yield();
-      *response.mutable_operation() = State(cancelled ? v1::OPERATION_STATE_CANCELLED : end, 1);
-      stream.write(response);
-      return FakeStatus{};
-    };
-    handlers.cancel_operation = [this](const auto&, v1::CancelOperationResponse& response) {
-      cancelled = true;
-      *response.mutable_operation() = State(v1::OPERATION_STATE_RUNNING, 0.5);
-      return FakeStatus{};
-    };
-    handlers.list_operations = [this](const auto&, v1::ListOperationsResponse& response) {
-      *response.add_operations() = State(end, 1);
-      return FakeStatus{};
-    };
-    handlers.get_operation = [this](const auto&, v1::GetOperationResponse& response) {
-      *response.mutable_operation() = State(end, 1);
-      return FakeStatus{};
-    };
-    handlers.fetch_result = [](const auto&, const auto& stream) {
-      v1::FetchResultResponse response;
-      response.set_data("tensors");
-      stream.write(response);
-      return FakeStatus{};
-    };
-    return handlers;
-  }
-};
-
-std::filesystem::path TemporaryFile(const std::string& name) {
-  return std::filesystem::path(::testing::TempDir()) / (std::to_string(getpid()) + "-" + name);
-}
-
 TEST(Calibrate, UploadsStartsWatchesAndShowsTheLayers) {
   FakeOperation operation;
-  FakeServer server(operation.Handlers());
+  FakeServer server(operation.Handlers(Handlers()));
   const auto corpus = TemporaryFile("novel.txt");
   std::ofstream(corpus) << "Call me Ishmael.";
   const Finished run = Gatehouse({"calibrate", "--model", "m", "--corpus", corpus.string(), "--json", "--name",
@@ -677,7 +677,7 @@ TEST(Calibrate, UploadsStartsWatchesAndShowsTheLayers) {
 TEST(Calibrate, FailsWhereTheOperationDoes) {
   FakeOperation operation;
   operation.end = v1::OPERATION_STATE_FAILED;
-  FakeServer server(operation.Handlers());
+  FakeServer server(operation.Handlers(Handlers()));
   const Finished run =
       Gatehouse({"calibrate", "-m", "m", "--corpus", "-", "--server", server.address()}, {.in = "text"});
   EXPECT_EQ(run.exit_code, kExitFailed);
@@ -687,7 +687,7 @@ TEST(Calibrate, FailsWhereTheOperationDoes) {
 TEST(Calibrate, DetachesWithoutWatching) {
   FakeOperation operation;
   operation.runs_until_cancelled = true;
-  FakeServer server(operation.Handlers());
+  FakeServer server(operation.Handlers(Handlers()));
   const Finished run =
       Gatehouse({"calibrate", "-m", "m", "--corpus", "-", "--detach", "--server", server.address()}, {.in = "text"});
   EXPECT_EQ(run.exit_code, 0);
@@ -701,7 +701,7 @@ TEST(Calibrate, AsksTheServerToCancelWhenInterrupted) {
   std::once_flag once;
   std::thread ctrl_c;
   operation.running = [&] { std::call_once(once, [&] { ctrl_c = std::thread([&] { interrupts.Raise(); }); }); };
-  FakeServer server(operation.Handlers());
+  FakeServer server(operation.Handlers(Handlers()));
   const Finished run = Gatehouse({"calibrate", "-m", "m", "--corpus", "-", "--json", "--server", server.address()},
                                  {.in = "text", .interrupts = &interrupts});
   ctrl_c.join();
@@ -712,7 +712,7 @@ TEST(Calibrate, AsksTheServerToCancelWhenInterrupted) {
 
 TEST(Calibrate, SaysWhichFileItCannotRead) {
   FakeOperation operation;
-  FakeServer server(operation.Handlers());
+  FakeServer server(operation.Handlers(Handlers()));
   const Finished run = Gatehouse({"calibrate", "-m", "m", "--corpus", "/no/such/file", "--server", server.address()});
   EXPECT_EQ(run.exit_code, kExitFailed);
   EXPECT_EQ(run.err, "gatehouse: cannot read /no/such/file: No such file or directory\n");
@@ -720,7 +720,7 @@ TEST(Calibrate, SaysWhichFileItCannotRead) {
 
 TEST(Operations, ListsGetsAndFetchesByNameOrId) {
   FakeOperation operation;
-  FakeServer server(operation.Handlers());
+  FakeServer server(operation.Handlers(Handlers()));
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"--server", server.address(), "operations"});
     return Gatehouse(arguments);

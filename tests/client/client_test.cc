@@ -19,6 +19,7 @@ using ::gatehouse::testing::FakeServer;
 using ::gatehouse::testing::FakeStatus;
 using ::gatehouse::testing::StatusIs;
 using ::testing::_;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kInvalidArgument = 3, kUnavailable = 14;
@@ -337,8 +338,71 @@ TEST(Client, FetchesAResultInChunks) {
   };
   FakeServer server(handlers);
   std::ostringstream out;
-  EXPECT_EQ(*ClientOf(server)->FetchResult("operations/r/1", out), 4u);
+  EXPECT_EQ(*ClientOf(server)->FetchResult("operations/r/1", "", out), 4u);
   EXPECT_EQ(out.str(), "abcd");
+}
+
+// A piece of a table with a column of text and one of numbers.
+v1::GetReportResponse Piece(const std::string& name, const std::vector<std::string>& words) {
+  v1::GetReportResponse response;
+  v1::ReportTable& table = *response.mutable_table();
+  table.set_name(name);
+  v1::ReportColumn& text = *table.add_columns();
+  text.set_name("word");
+  v1::ReportColumn& numbers = *table.add_columns();
+  numbers.set_name("size");
+  numbers.mutable_numbers();
+  for (const std::string& word : words) {
+    text.mutable_strings()->add_values(word);
+    numbers.mutable_numbers()->add_values(static_cast<double>(word.size()));
+  }
+  return response;
+}
+
+TEST(Client, PutsAReportTogetherFromItsPieces) {
+  FakeHandlers handlers;
+  handlers.get_report = [](const auto& request, const auto& stream) {
+    v1::GetReportResponse first;
+    first.mutable_report()->set_title(request.name());
+    stream.write(first);
+    stream.write(Piece("a", {"one"}));
+    v1::GetReportResponse titled = Piece("b", {"two", "three"});
+    titled.mutable_table()->set_title("B");
+    stream.write(titled);
+    stream.write(Piece("b", {"four"}));
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  const auto report = ClientOf(server)->GetReport("operations/r/1");
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->title(), "operations/r/1");
+  ASSERT_EQ(report->tables_size(), 2);
+  EXPECT_EQ(report->tables(0).columns(0).strings().values_size(), 1);
+  const v1::ReportTable& table = report->tables(1);
+  EXPECT_EQ(table.title(), "B");
+  EXPECT_THAT(table.columns(0).strings().values(), ElementsAre("two", "three", "four"));
+  EXPECT_THAT(table.columns(1).numbers().values(), ElementsAre(3, 5, 4));
+}
+
+TEST(Client, RefusesPiecesOfAReportThatDoNotFitTogether) {
+  for (const bool other_name : {false, true}) {
+    FakeHandlers handlers;
+    handlers.get_report = [&](const auto&, const auto& stream) {
+      stream.write(Piece("a", {"one"}));
+      v1::GetReportResponse second = Piece("a", {"two"});
+      v1::ReportColumn& column = *second.mutable_table()->mutable_columns(1);
+      if (other_name) {
+        column.set_name("length");
+      } else {
+        column.mutable_strings()->add_values("3");
+      }
+      stream.write(second);
+      return FakeStatus{};
+    };
+    FakeServer server(handlers);
+    EXPECT_THAT(ClientOf(server)->GetReport("operations/r/1"),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("do not fit together")));
+  }
 }
 
 TEST(Client, ReceivesMessagesOverFourMebibytes) {
@@ -351,7 +415,7 @@ TEST(Client, ReceivesMessagesOverFourMebibytes) {
   };
   FakeServer server(handlers);
   std::ostringstream out;
-  EXPECT_EQ(*ClientOf(server)->FetchResult("operations/r/1", out), static_cast<uint64_t>((4 << 20) + 1));
+  EXPECT_EQ(*ClientOf(server)->FetchResult("operations/r/1", "", out), static_cast<uint64_t>((4 << 20) + 1));
 }
 
 TEST(Client, NamesTheOptionThatIsOutOfItsBounds) {

@@ -111,6 +111,10 @@ struct FakeServer::Services final : v1::GenerationService::Service,
                            grpc::ServerWriter<v1::FetchResultResponse>* writer) override {
     return Streaming(handlers.fetch_result, context, *request, writer);
   }
+  grpc::Status GetReport(Context* context, const v1::GetReportRequest* request,
+                         grpc::ServerWriter<v1::GetReportResponse>* writer) override {
+    return Streaming(handlers.get_report, context, *request, writer);
+  }
 
   FakeHandlers handlers;
   std::unique_ptr<grpc::Server> server;

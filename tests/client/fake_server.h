@@ -52,6 +52,7 @@ struct FakeHandlers {
   Unary<v1::CancelOperationRequest, v1::CancelOperationResponse> cancel_operation;
   Unary<v1::ListOperationsRequest, v1::ListOperationsResponse> list_operations;
   Streaming<v1::FetchResultRequest, v1::FetchResultResponse> fetch_result;
+  Streaming<v1::GetReportRequest, v1::GetReportResponse> get_report;
 };
 
 // A server of the Gatehouse services on a free port of the loopback, without any of the

@@ -39,6 +39,24 @@ TEST(ParseTokenIds, LeavesTheRangeToTheServerAndRefusesWhatIsNoInt32) {
   EXPECT_THAT(ParseTokenIds("5,6,"), StatusIs(kInvalid, HasSubstr("''")));
 }
 
+TEST(ParseOrder, KeepsTheOrder) {
+  EXPECT_THAT(*ParseOrder("12, 11,13"), ElementsAre(12, 11, 13));
+  EXPECT_THAT(ParseOrder("1-3"), StatusIs(kInvalid, HasSubstr("'1-3'")));
+}
+
+TEST(ParseNumbers, TakesAListOfThem) {
+  EXPECT_THAT(*ParseNumbers("0.1,0.5, 1"), ElementsAre(0.1, 0.5, 1));
+  EXPECT_THAT(ParseNumbers("0.1;0.5"), StatusIs(kInvalid, HasSubstr("'0.1;0.5'")));
+}
+
+TEST(ParseShare, TakesPercentAndRatios) {
+  EXPECT_EQ(*ParseShare("1%"), 0.01);
+  EXPECT_EQ(*ParseShare("0.5%"), 0.005);
+  EXPECT_EQ(*ParseShare("0.05"), 0.05);
+  EXPECT_THAT(ParseShare("%"), StatusIs(kInvalid, HasSubstr("''")));
+  EXPECT_THAT(ParseShare("1%%"), StatusIs(kInvalid, HasSubstr("'1%'")));
+}
+
 TEST(ParseLayerThreshold, GivesEachLayerOfARangeTheThreshold) {
   EXPECT_THAT(*ParseLayerThreshold("5=0.7"), ElementsAre(Pair(5, 0.7f)));
   EXPECT_THAT(*ParseLayerThreshold("2-3=1"), ElementsAre(Pair(2, 1.f), Pair(3, 1.f)));

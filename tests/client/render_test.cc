@@ -62,6 +62,20 @@ TEST(Table, MakesColumnsAsWideAsTheirWidestCell) {
             " long  200  y\n");
 }
 
+TEST(Table, FoldsColumnsThatTheTerminalIsTooNarrowFor) {
+  Screen screen;
+  screen.terminal.width = 13;
+  Table table({{"id"}, {"one", true}, {"two", true}, {"three", true}});
+  table.Add({{"a", kPlain}, {"1", kPlain}, {"2", kPlain}, {"3", kPlain}});
+  table.PrintFolded(screen.terminal, 1);
+  EXPECT_EQ(screen.out.str(),
+            " id  one  two\n"
+            " a     1    2\n"
+            "\n"
+            " id  three\n"
+            " a       3\n");
+}
+
 TEST(HeatMap, WrapsAtTheWidthUnderARulerOfPositions) {
   Screen screen;
   screen.terminal.width = 24;

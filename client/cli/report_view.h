@@ -1,0 +1,34 @@
+#ifndef GATEHOUSE_CLIENT_CLI_REPORT_VIEW_H_
+#define GATEHOUSE_CLIENT_CLI_REPORT_VIEW_H_
+
+#include <CLI/App.hpp>
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/session.h"
+#include "client/cli/terminal.h"
+#include "gatehouse/v1/reports.pb.h"
+
+namespace gatehouse::cli {
+
+// What is to become of an experiment's report.
+struct ReportFlags {
+  std::string html, npz;  // files to write; empty: none
+  size_t rows = 40;       // of a table that are printed; 0: all
+
+  void Add(CLI::App& app);
+};
+
+// Fetches the report of an operation, and writes the files that the flags name.
+absl::StatusOr<v1::Report> TakeReport(Session& session, const std::string& name, const ReportFlags& flags);
+
+// TakeReport, and shows it: as text or JSON.
+absl::StatusOr<int> ShowReport(Session& session, const std::string& name, const ReportFlags& flags);
+
+// A report as text: what was found, every table, the notes, the protocol.
+void PrintReport(const Terminal& terminal, const v1::Report& report, size_t rows);
+
+}  // namespace gatehouse::cli
+
+#endif  // GATEHOUSE_CLIENT_CLI_REPORT_VIEW_H_
