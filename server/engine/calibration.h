@@ -44,6 +44,8 @@ struct LayerCalibration {
 struct OperatingLayer {
   float linear_threshold = 1;
   float ladder_threshold = 1;
+
+  friend bool operator==(const OperatingLayer&, const OperatingLayer&) = default;
 };
 
 // Thresholds of all layers chosen together for a whole-model budget (A.7), and what they
@@ -118,8 +120,8 @@ struct CalibrateOptions {
   std::string corpus_sha256;
   int64_t fit_tokens = 0;     // 10,000
   int64_t gate_tokens = 0;    // 25,000
-  int64_t select_tokens = 0;  // 5,000
-  int64_t report_tokens = 0;  // 5,000
+  int64_t select_tokens = 0;  // 5,000; 20,000 with budgets
+  int64_t report_tokens = 0;  // 5,000; 20,000 with budgets
   int window_tokens = 0;      // min(512, context)
   int sink_positions = 4;
   double ridge = 0.01;

@@ -4,7 +4,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/item.h>
 
+#include <array>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "server/engine/analysis/neuron_discovery.h"
 #include "server/engine/analysis/nonlinearity.h"
 #include "server/engine/analysis/split_stream.h"
+#include "server/engine/analysis/whole_model_gating.h"
 #include "server/engine/analysis/work.h"
 #include "server/engine/torch_boundary.h"
 
@@ -43,7 +46,7 @@ absl::Status CheckOptions(const CalibrateOptions& options) {
   if (options.max_consensus < 1 || options.max_consensus > 64) {
     return outside("max_consensus", options.max_consensus, "[1, 64]");
   }
-  return absl::OkStatus();
+  return CheckBudgetOptions(options.budget);
 }
 
 absl::Status CheckTokens(std::span<const int32_t> tokens, int vocab_size) {
@@ -79,22 +82,34 @@ class Calibrator {
     }
     CalibrationData data;
     data.info = Description();
-    for (int layer = 0; layer < model_.config.layers; ++layer) {
-      absl::Status status = CalibrateLayer(layer, data);
-      if (absl::IsFailedPrecondition(status)) status = absl::InternalError(status.message());
-      GH_RETURN_IF_ERROR(Annotate(status, StrCat("layer ", layer)));
+    data.info.layers.resize(model_.config.layers);
+    GH_RETURN_IF_ERROR(ForLayers([&](int layer) -> absl::Status {
+      GH_RETURN_IF_ERROR(FitLayer(layer, data.info.layers[layer]));
+      return GatesWholeModel() ? absl::OkStatus() : MeasureLayer(layer, data.info.layers[layer]);
+    }));
+    if (GatesWholeModel()) {
+      GH_RETURN_IF_ERROR(Ours(GateModel(data.info)));
+      for (SplitStream* split : Splits()) split->Restart();
+      GH_RETURN_IF_ERROR(ForLayers([&](int layer) { return MeasureLayer(layer, data.info.layers[layer]); }));
+    }
+    for (CheapPaths& paths : paths_) {
+      for (at::Tensor* tensor : paths.Tensors()) *tensor = tensor->cpu();
+      data.layers.push_back(static_cast<CalibrationData::Layer&&>(paths));
     }
     return data;
   }
 
  private:
   // In evaluations of one layer for one token.
-  double TotalWork() const {
+  double TotalWork() {
     const double fit = fit_.tokens(), held_out = gate_.tokens() + select_.tokens() + report_.tokens();
     const double replaced = gate_.tokens() + select_.tokens() + 3 * report_.tokens();
     const double layers = model_.config.layers;
     const double each = 2 * (fit + held_out) + 2 * (2 * fit + held_out) + report_.tokens();
-    return held_out * (layers + 1) + layers * each + replaced * layers * (layers + 1) / 2;
+    const double plain = held_out * (layers + 1) + layers * each + replaced * layers * (layers + 1) / 2;
+    if (!GatesWholeModel()) return plain;
+    return plain + layers * (2 * fit + 3 * held_out) +
+           WholeModelGatingWork(model_, options_, {fit_, gate_, select_, report_});
   }
 
   CalibrationInfo Description() const {
@@ -121,32 +136,78 @@ class Calibrator {
     work_.SetStage(StrCat(what, ": layer ", layer + 1, " of ", model_.config.layers));
   }
 
-  absl::Status CalibrateLayer(int layer, CalibrationData& data) {
-    LayerCalibration found;
-    SetStage("surrogate", layer);
-    for (SplitStream* split : {&fit_, &gate_, &select_, &report_}) GH_RETURN_IF_ERROR(split->Enter(layer, work_));
-    GH_ASSIGN_OR_RETURN(const FittedMlp fitted,
-                        FitMlp(model_, layer, fit_, options_.sink_positions, options_.ridge, work_));
-    GH_ASSIGN_OR_RETURN(const SurrogateR2 r2,
-                        MeasureR2(model_, layer, fitted, report_, options_.sink_positions, work_));
-    found.surrogate_r2 = r2.without_sinks;
-    found.surrogate_r2_with_sinks = r2.with_sinks;
+  std::array<SplitStream*, 4> Splits() { return {&fit_, &gate_, &select_, &report_}; }
 
+  bool GatesWholeModel() const { return !options_.budget.budgets.empty(); }
+
+  // A fit that is impossible is nothing the caller could have prepared better.
+  static absl::Status Ours(const absl::Status& status) {
+    return absl::IsFailedPrecondition(status) ? absl::InternalError(status.message()) : status;
+  }
+
+  // Calls `body` for each layer with all streams in it.
+  absl::Status ForLayers(const std::function<absl::Status(int layer)>& body) {
+    for (int layer = 0; layer < model_.config.layers; ++layer) {
+      SetStage("surrogate", layer);
+      for (SplitStream* split : Splits()) GH_RETURN_IF_ERROR(split->Enter(layer, work_));
+      GH_RETURN_IF_ERROR(Annotate(Ours(body(layer)), StrCat("layer ", layer)));
+      for (SplitStream* split : Splits()) GH_RETURN_IF_ERROR(split->Leave(work_));
+    }
+    return absl::OkStatus();
+  }
+
+  // A.1, A.3, B.1 and B.4.
+  absl::Status FitLayer(int layer, LayerCalibration& found) {
+    GH_ASSIGN_OR_RETURN(FittedMlp fitted, FitMlp(model_, layer, fit_, options_.sink_positions, options_.ridge, work_));
     SetStage("neurons", layer);
     GH_ASSIGN_OR_RETURN(const MlpObservation observation, Observe(model_, layer, fitted));
     FindNeurons(layer, observation, found);
     GH_RETURN_IF_ERROR(FindRandomNeurons(layer, found));
-
-    SetStage("costs", layer);
-    GH_ASSIGN_OR_RETURN(const LogisticGate gate, FitGate(layer, fitted.surrogate, observation.kept.front()));
-    GH_RETURN_IF_ERROR(MeasureCosts(layer, fitted, gate, found));
-
-    for (SplitStream* split : {&fit_, &gate_, &select_, &report_}) GH_RETURN_IF_ERROR(split->Leave(work_));
-    GH_RETURN_IF_ERROR(CheckFinite(found));
-    data.layers.push_back(
-        {fitted.surrogate.weight.cpu(), fitted.surrogate.bias.cpu(), gate.weight.cpu(), gate.bias.cpu()});
-    data.info.layers.push_back(std::move(found));
+    // A.7 has gates of its own.
+    if (!GatesWholeModel()) {
+      SetStage("gate", layer);
+      GH_ASSIGN_OR_RETURN(LogisticGate gate, FitGate(layer, fitted.surrogate, observation.kept.front()));
+      CheapPaths& paths = paths_.emplace_back();
+      paths.surrogate_weight = fitted.surrogate.weight;
+      paths.surrogate_bias = fitted.surrogate.bias;
+      paths.gate_weight = gate.weight;
+      paths.gate_bias = gate.bias;
+    }
+    fitted_.push_back(std::move(fitted));
     return absl::OkStatus();
+  }
+
+  // A.7: surrogates and gates of all layers anew.
+  absl::Status GateModel(CalibrationInfo& info) {
+    GH_ASSIGN_OR_RETURN(WholeModelGating gating,
+                        GateWholeModel(model_, options_, fitted_, {fit_, gate_, select_, report_}, work_));
+    info.ingredients = std::move(gating.ingredients);
+    info.operating_points = std::move(gating.points);
+    paths_ = std::move(gating.paths);
+    for (size_t layer = 0; layer < paths_.size(); ++layer) {
+      const at::Tensor& neurons = paths_[layer].ladder_neurons;
+      info.layers[layer].ladder_neurons = neurons.defined() ? static_cast<int>(neurons.numel()) : 0;
+      fitted_[layer].surrogate.weight = paths_[layer].surrogate_weight;
+      fitted_[layer].surrogate.bias = paths_[layer].surrogate_bias;
+    }
+    return absl::OkStatus();
+  }
+
+  // What the layer's surrogate and gate do on tokens they were not fitted on.
+  absl::Status MeasureLayer(int layer, LayerCalibration& found) {
+    SetStage("costs", layer);
+    const FittedMlp& fitted = fitted_[layer];
+    GH_ASSIGN_OR_RETURN(const SurrogateR2 r2,
+                        MeasureR2(model_, layer, fitted, report_, options_.sink_positions, work_));
+    found.surrogate_r2 = r2.without_sinks;
+    found.surrogate_r2_with_sinks = r2.with_sinks;
+    if (GatesWholeModel()) {
+      GH_ASSIGN_OR_RETURN(const MlpObservation observation, Observe(model_, layer, fitted));
+      SetPercentiles(PercentilesOf(observation.scores), found);
+    }
+    const LogisticGate gate{paths_[layer].gate_weight, paths_[layer].gate_bias};
+    GH_RETURN_IF_ERROR(MeasureCosts(layer, fitted, gate, found));
+    return CheckFinite(found);
   }
 
   // What `model`'s MLP does on all tokens but those it was fitted on.
@@ -158,10 +219,7 @@ class Calibrator {
   // B.1 and B.4, and the null of shuffled regimes.
   void FindNeurons(int layer, const MlpObservation& observation, LayerCalibration& found) const {
     const ScorePercentiles percentiles = PercentilesOf(observation.scores);
-    found.p25 = percentiles.p25;
-    found.p50 = percentiles.p50;
-    found.p70 = percentiles.p70;
-    found.p95 = percentiles.p95;
+    SetPercentiles(percentiles, found);
     const std::vector<Regime> regimes = RegimesOf(observation.scores, percentiles);
     NeuronFindings findings = DiscoverNeurons(observation.firing, regimes, options_.max_consensus);
     found.consensus = std::move(findings.consensus);
@@ -172,6 +230,13 @@ class Calibrator {
     found.consensus_null = null.consensus;
     found.exception_null = null.exception;
     found.gateway_null = null.gateway;
+  }
+
+  static void SetPercentiles(const ScorePercentiles& percentiles, LayerCalibration& found) {
+    found.p25 = percentiles.p25;
+    found.p50 = percentiles.p50;
+    found.p70 = percentiles.p70;
+    found.p95 = percentiles.p95;
   }
 
   // The null of re-initialised weights: the same rules, the layer's MLP drawn anew.
@@ -239,6 +304,8 @@ class Calibrator {
   const CalibrateOptions& options_;
   SplitStream fit_, gate_, select_, report_;
   Work work_;
+  std::vector<FittedMlp> fitted_;  // of each layer
+  std::vector<CheapPaths> paths_;
 };
 
 }  // namespace

@@ -40,10 +40,12 @@ absl::StatusOr<int> Window(const CalibrateOptions& options, const ModelConfig& m
 }
 
 absl::StatusOr<Shares> Sizes(const CalibrateOptions& options, int window, const ModelConfig& model) {
+  // Budgets are tenths of a percent, which few tokens cannot tell apart.
+  const int64_t judged = options.budget.budgets.empty() ? 5'000 : 20'000;
   Shares shares = {{{"fit_tokens", options.fit_tokens, 10'000},
                     {"gate_tokens", options.gate_tokens, 25'000},
-                    {"select_tokens", options.select_tokens, 5'000},
-                    {"report_tokens", options.report_tokens, 5'000}}};
+                    {"select_tokens", options.select_tokens, judged},
+                    {"report_tokens", options.report_tokens, judged}}};
   // A surrogate is a fit of d_model numbers per output: twice as many tokens as that.
   shares[0].least = CeilDiv(2 * int64_t{model.d_model}, window - options.sink_positions);
   for (Share& share : shares) {

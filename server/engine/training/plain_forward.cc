@@ -93,14 +93,26 @@ at::Tensor Attention(const ModelWeights& model, int layer, const at::Tensor& x) 
 
 }  // namespace
 
-at::Tensor PlainMlp(const ModelWeights& model, int layer, const at::Tensor& x, at::Tensor* activations) {
+at::Tensor PlainNeurons(const ModelWeights& model, int layer, const at::Tensor& x, at::Tensor* activations) {
   const ModelConfig& config = model.config;
-  const LayerWeights& weights = model.layers[layer];
-  const at::Tensor in = Linear(weights.mlp_in, x);
+  const at::Tensor in = Linear(model.layers[layer].mlp_in, x);
   const at::Tensor active =
       Activate(config.activation, config.gated_mlp ? in.narrow(-1, 0, config.d_mlp) : in);  // [..., d_mlp]
   if (activations != nullptr) *activations = active;
-  return Linear(weights.mlp_out, config.gated_mlp ? active * in.narrow(-1, config.d_mlp, config.d_mlp) : active);
+  return config.gated_mlp ? active * in.narrow(-1, config.d_mlp, config.d_mlp) : active;
+}
+
+at::Tensor PlainDown(const ModelWeights& model, int layer, const at::Tensor& neurons) {
+  return Linear(model.layers[layer].mlp_out, neurons);
+}
+
+at::Tensor PlainNeuronsWrite(const ModelWeights& model, int layer, const at::Tensor& neurons, const at::Tensor& rows) {
+  const at::Tensor& weight = model.layers[layer].mlp_out.weight;
+  return Linear({weight.index_select(1, rows), {}}, neurons.index_select(-1, rows));
+}
+
+at::Tensor PlainMlp(const ModelWeights& model, int layer, const at::Tensor& x, at::Tensor* activations) {
+  return PlainDown(model, layer, PlainNeurons(model, layer, x, activations));
 }
 
 at::Tensor PlainEmbed(const ModelWeights& model, const at::Tensor& ids) {

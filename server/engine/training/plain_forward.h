@@ -25,6 +25,17 @@ using MlpFn = std::function<at::Tensor(int layer, const at::Tensor& x)>;
 // product: act(x W_in) for a plain MLP, act(gate) for a gated one, [..., d_mlp].
 at::Tensor PlainMlp(const ModelWeights& model, int layer, const at::Tensor& x, at::Tensor* activations = nullptr);
 
+// What the layer's down projection reads, act(x W_in) or act(gate) · up: [..., d_model]
+// float32 → [..., d_mlp] float32.  `activations` as above.
+at::Tensor PlainNeurons(const ModelWeights& model, int layer, const at::Tensor& x, at::Tensor* activations = nullptr);
+
+// What the MLP writes: neurons [..., d_mlp] float32, as PlainNeurons gives them → [..., d_model]
+// float32.
+at::Tensor PlainDown(const ModelWeights& model, int layer, const at::Tensor& neurons);
+
+// What some neurons write, without the output's bias.  rows: [m] int64, which.
+at::Tensor PlainNeuronsWrite(const ModelWeights& model, int layer, const at::Tensor& neurons, const at::Tensor& rows);
+
 // Residual stream before layer 0.  ids: [batch, tokens] int64 → [batch, tokens,
 // d_model] float32.
 at::Tensor PlainEmbed(const ModelWeights& model, const at::Tensor& ids);

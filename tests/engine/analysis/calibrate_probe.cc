@@ -5,7 +5,9 @@
 //
 // A token file holds little-endian int32 ids.  Options: --name, --corpus (a label),
 // --fit-tokens, --gate-tokens, --select-tokens, --report-tokens, --window-tokens,
-// --sink-positions, --seed, and --splits FILE, where the blocks of each split go as JSON.
+// --sink-positions, --seed, --splits FILE, where the blocks of each split go as JSON; and for
+// whole-model gating --budgets (a list such as 0.01,0.02), --sequential, --ladders, --tune (0
+// or 1), --ladder-percent, --tune-steps, --tune-sequences and --tune-work-percent.
 
 #include <atomic>
 #include <cstdio>
@@ -17,6 +19,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "server/base/clock.h"
 #include "server/base/digest.h"
 #include "server/base/files.h"
@@ -70,6 +73,21 @@ absl::StatusOr<CalibrateOptions> ReadOptions(const Flags& flags) {
   GH_ASSIGN_OR_RETURN(options.window_tokens, Number(flags, "--window-tokens", 0));
   GH_ASSIGN_OR_RETURN(options.sink_positions, Number(flags, "--sink-positions", options.sink_positions));
   GH_ASSIGN_OR_RETURN(options.seed, Number(flags, "--seed", 0));
+  BudgetOptions& budget = options.budget;
+  for (const auto& text : absl::StrSplit(Text(flags, "--budgets"), ',', absl::SkipEmpty())) {
+    if (!absl::SimpleAtod(text, &budget.budgets.emplace_back())) {
+      return absl::InvalidArgumentError("--budgets is no list of numbers");
+    }
+  }
+  GH_ASSIGN_OR_RETURN(budget.sequential, Number(flags, "--sequential", budget.sequential));
+  GH_ASSIGN_OR_RETURN(budget.ladders, Number(flags, "--ladders", budget.ladders));
+  GH_ASSIGN_OR_RETURN(budget.tune, Number(flags, "--tune", budget.tune));
+  GH_ASSIGN_OR_RETURN(const int64_t ladder_percent, Number(flags, "--ladder-percent", 25));
+  budget.ladder_share = static_cast<double>(ladder_percent) / 100;
+  GH_ASSIGN_OR_RETURN(budget.tune_steps, Number(flags, "--tune-steps", budget.tune_steps));
+  GH_ASSIGN_OR_RETURN(budget.tune_sequences, Number(flags, "--tune-sequences", budget.tune_sequences));
+  GH_ASSIGN_OR_RETURN(const int64_t work_percent, Number(flags, "--tune-work-percent", 30));
+  budget.tune_work_saved = static_cast<double>(work_percent) / 100;
   return options;
 }
 
@@ -107,6 +125,15 @@ void Print(const CalibrationInfo& info) {
   }
 }
 
+void PrintPoints(const CalibrationInfo& info) {
+  for (const OperatingPoint& point : info.operating_points) {
+    std::printf(
+        "operating point %s: %.1f%% of the MLP work saved at %+.3f%% (%+.3f to %+.3f), %.1f%% linear, %.1f%% ladder\n",
+        point.name.c_str(), 100 * point.work_saved, 100 * point.cost, 100 * point.cost_low, 100 * point.cost_high,
+        100 * point.linear_fraction, 100 * point.ladder_fraction);
+  }
+}
+
 absl::Status Run(const std::string& directory, const std::string& output, const Flags& flags) {
   GH_ASSIGN_OR_RETURN(CalibrateOptions options, ReadOptions(flags));
   GH_ASSIGN_OR_RETURN(const ModelWeights model, LoadModelWeights(directory, at::kFloat, at::kCPU));
@@ -121,6 +148,7 @@ absl::Status Run(const std::string& directory, const std::string& output, const 
   std::fprintf(stderr, "\n");
   GH_RETURN_IF_ERROR(WriteCalibrationFile(output, data));
   Print(data.info);
+  PrintPoints(data.info);
   std::printf("%zu tokens of corpus sha256:%s; fit %lld, gate %lld, select %lld, report %lld; %.1f s\n", tokens.size(),
               options.corpus_sha256.c_str(), static_cast<long long>(data.info.fit_tokens),
               static_cast<long long>(data.info.gate_tokens), static_cast<long long>(data.info.select_tokens),
