@@ -64,11 +64,19 @@ function headerCell(column, body, rows) {
   return header;
 }
 
+// " +2.5 to +3.7" beside a value.
+function intervalText(column, row) {
+  const values = listOf(column.interval).map((end) => end.values[row]);
+  if (values.length === 0 || !values.every(isNumber)) return null;
+  return h('span', {class: 'range'}, values.map((v) => formatNumber(v, {...column.style, suffix: ''})).join(' to '));
+}
+
 function tableRow(table, row) {
   return h('tr', {}, ...table.columns.map((column, i) => {
     const text = column.text(column.values[row]);
     const title = text.length > 25 ? text : null;
-    return h(i === 0 ? 'th' : 'td', {scope: i === 0 ? 'row' : null, class: column.numeric ? 'number' : null, title}, text);
+    return h(i === 0 ? 'th' : 'td', {scope: i === 0 ? 'row' : null, class: column.numeric ? 'number' : null, title},
+      text, intervalText(column, row));
   }));
 }
 
@@ -91,8 +99,8 @@ function openGlossariesForPrint() {
 }
 
 function renderTable(table) {
-  // Some columns say again, for the plots, what others say.
-  const shown = {...table, columns: table.columns.filter((c) => !c.description.endsWith(', for plots'))};
+  // Some columns say again, for the plots, what others say; ends of intervals stand beside their value.
+  const shown = {...table, columns: table.columns.filter((c) => !c.isEnd && !c.description.endsWith(', for plots'))};
   const rows = Array.from({length: table.rows}, (_, row) => tableRow(shown, row));
   const body = h('tbody', {}, ...rows);
   const heads = shown.columns.map((column) => headerCell(column, body, rows));
@@ -103,5 +111,5 @@ function renderTable(table) {
     table.rows === 0 ? h('p', {class: 'empty'}, 'This table has no rows.') : null,
     h('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': table.title},
       h('table', {}, h('caption', {class: 'unseen'}, table.title), h('thead', {}, h('tr', {}, ...heads)), body)),
-    columnGlossary(shown));
+    columnGlossary(table));
 }

@@ -137,10 +137,12 @@ function readColumn(raw) {
 
 function readTable(raw, index) {
   const columns = listOf(raw.columns).map(readColumn);
-  // The ends of an interval are written as what it is an interval of.
-  for (const column of columns) {
-    const middle = columns.find((c) => `${c.name}_low` === column.name || `${c.name}_high` === column.name);
-    if (middle && middle.numeric && column.numeric) column.style = middle.style;
+  // The ends of an interval, "cost_low" and "cost_high", are written like "cost", beside it.
+  for (const column of columns.filter((c) => c.numeric)) {
+    const ends = ['low', 'high'].map((end) => columns.find((c) => c.numeric && c.name === `${column.name}_${end}`));
+    if (!ends[0] || !ends[1]) continue;
+    column.interval = ends;
+    for (const end of ends) Object.assign(end, {style: column.style, isEnd: true});
   }
   return {
     id: `table-${index}`,
