@@ -70,6 +70,17 @@ Trainer::Trainer(const ModelWeights& model, const TrainingPlan& plan, const Trai
       batches_(text.tokens, text.train, text.window, options.batch_sequences, options.seed),
       report_ids_(BlockIds(text.tokens, text.report, text.window)) {}
 
+double Trainer::MemoryBytes(const ModelWeights& model, int window) {
+  const ModelConfig& config = model.config;
+  const double tokens = std::max<double>(kMicroTokens, window);
+  // Of each token: logits, their softmax and its gradient; in each layer what the gradients of
+  // norms, attention and MLP need.
+  const double logits = 3.0 * config.vocab_size;
+  const double layer = 14.0 * config.d_model + (config.gated_mlp ? 5.0 : 3.0) * config.d_mlp;
+  constexpr double kBytes = sizeof(float);
+  return kBytes * (4.0 * static_cast<double>(model.parameters) + tokens * (logits + config.layers * layer));
+}
+
 double Trainer::TotalWork(const ModelWeights& model, const TrainingPlan& plan, const TrainingText& text,
                           const TrainerOptions& options) {
   const double layers = model.config.layers;

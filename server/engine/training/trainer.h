@@ -69,6 +69,10 @@ class Trainer {
   const TrainableModel& model() const { return model_; }
   const TrainingProgress& progress() const { return progress_; }
 
+  // About how much memory a training takes beside the model that serves: parameters, their
+  // gradients and moments in float32, and what one piece of a step holds.
+  static double MemoryBytes(const ModelWeights& model, int window);
+
   // What Run counts as its work.
   static double TotalWork(const ModelWeights& model, const TrainingPlan& plan, const TrainingText& text,
                           const TrainerOptions& options);

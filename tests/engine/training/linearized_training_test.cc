@@ -228,6 +228,14 @@ TEST_F(LinearizedTraining, MeasuresEveryFurtherCorpus) {
   EXPECT_EQ(std::count(corpora.begin(), corpora.end(), "other"), 3);
 }
 
+TEST_F(LinearizedTraining, RefusesAModelThatDoesNotFit) {
+  ModelWeights enormous = *model_;
+  enormous.parameters = int64_t{1} << 50;
+  spec_.method = method_;
+  const absl::Status status = RunExperiment(enormous, spec_, corpora_, folder_.path(), nullptr, false).status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("MiB are free")));
+}
+
 TEST_F(LinearizedTraining, NamesWhatIsOutOfRange) {
   const auto expect = [&](const std::string& what) {
     const absl::Status status = Run().status();

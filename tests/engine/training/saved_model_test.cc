@@ -1,6 +1,7 @@
 #include "server/engine/training/saved_model.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +52,7 @@ TEST(SavedModel, LoadsAgainWithItsSurrogatesBesideIt) {
     const int64_t d = model.config.d_model;
     TrainableModel trained(model, 2);
     {
-      const at::NoGradGuard no_grad;
+      const c10::NoGradGuard no_grad;
       for (const Parameter& parameter : trained.parameters()) parameter.value.mul_(1.25);
     }
     trained.Linearize(1, {at::eye(d), at::ones({d}), {}});

@@ -1,6 +1,7 @@
 #include "server/engine/training/trainable_model.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -73,7 +74,7 @@ TEST(TrainableModel, GivesTheGradientsOfFiniteDifferences) {
       const at::Tensor gradient = parameter.value.grad();
       ASSERT_TRUE(gradient.defined());
       const double norm = gradient.norm().item<double>();
-      const at::NoGradGuard no_grad;
+      const c10::NoGradGuard no_grad;
       const at::Tensor start = parameter.value.clone(), direction = gradient / norm;
       constexpr double kStep = 1e-2;
       parameter.value.copy_(start + kStep * direction);
@@ -96,7 +97,7 @@ TEST(TrainableModel, DecidesHardWithTheGradientOfTheSoftMixture) {
   model.AddGate(0, &surrogate, 0.5);
   const at::Tensor gate = model.layer(0).gate.weight;
   {
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     gate.copy_(at::arange(weights.config.d_model).sin().view({1, -1}));
   }
   const at::Tensor ids = SomeIds(3, 20);

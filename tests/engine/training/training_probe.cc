@@ -8,12 +8,12 @@
 // these ids under the saved model as JSON.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
 
 #include <atomic>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -66,7 +66,8 @@ absl::StatusOr<ExperimentSpec> SpecOf(const Arguments& arguments) {
 
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path, const Tokenizer& tokenizer) {
   GH_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return Corpus{path.substr(path.find_last_of('/') + 1), Sha256Hex(text), tokenizer.Encode(text)};
+  GH_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.Encode(text));
+  return Corpus{path.substr(path.find_last_of('/') + 1), Sha256Hex(text), std::move(tokens)};
 }
 
 void Print(const ReportTable& table) {
