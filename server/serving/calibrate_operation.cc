@@ -28,10 +28,10 @@ absl::Status CheckBudget(const BudgetOptions& budget) {
           StrCat("budget.budgets has ", budget.budgets[i], " twice, must have each once"));
     }
   }
-  GH_RETURN_IF_ERROR(CheckNumber("budget.ladder_share", budget.ladder_share, 0, 1));
-  GH_RETURN_IF_ERROR(CheckCount("budget.tune_steps", budget.tune_steps, 0, 1'000'000));
-  GH_RETURN_IF_ERROR(CheckCount("budget.tune_sequences", budget.tune_sequences, 1, 4096));
-  return CheckNumber("budget.tune_work_saved", budget.tune_work_saved, 0, 1);
+  GH_RETURN_IF_ERROR(CheckProperShare("budget.ladder_share", budget.ladder_share));
+  GH_RETURN_IF_ERROR(CheckCount("budget.tune_steps", budget.tune_steps, 0, 100'000));
+  GH_RETURN_IF_ERROR(CheckCount("budget.tune_sequences", budget.tune_sequences, 1, 256));
+  return CheckProperShare("budget.tune_work_saved", budget.tune_work_saved);
 }
 
 absl::Status CheckOptions(const CalibrateOptions& options, const ModelInfo& model) {

@@ -60,14 +60,16 @@ struct MethodChecks {
 
   absl::Status operator()(const TrainingMethod& method) const {
     GH_RETURN_IF_ERROR(CheckLayers("training.order", method.order, model));
-    GH_RETURN_IF_ERROR(CheckCount("training.steps_per_layer", method.steps_per_layer, 0, kMaxSteps));
-    GH_RETURN_IF_ERROR(CheckCount("training.final_steps", method.final_steps, 0, kMaxSteps));
+    // The second phase is the final steps.
+    const int least_final = method.schedule == TrainingSchedule::kTwoPhase ? 1 : 0;
+    GH_RETURN_IF_ERROR(CheckCount("training.steps_per_layer", method.steps_per_layer, 1, kMaxSteps));
+    GH_RETURN_IF_ERROR(CheckCount("training.final_steps", method.final_steps, least_final, kMaxSteps));
     GH_RETURN_IF_ERROR(CheckCount("training.batch_sequences", method.batch_sequences, 1, 4096));
-    GH_RETURN_IF_ERROR(CheckNumber("training.learning_rate", method.learning_rate, 0));
-    GH_RETURN_IF_ERROR(CheckNumber("training.weight_decay", method.weight_decay, 0));
-    GH_RETURN_IF_ERROR(CheckAbove("training.gradient_clip", method.gradient_clip, 0));
-    GH_RETURN_IF_ERROR(CheckAbove("training.gate_learning_rate", method.gate_learning_rate, 0));
-    GH_RETURN_IF_ERROR(CheckNumber("training.gate_pressure", method.gate_pressure, 0));
+    GH_RETURN_IF_ERROR(CheckNumber("training.learning_rate", method.learning_rate, 0, 1));
+    GH_RETURN_IF_ERROR(CheckNumber("training.weight_decay", method.weight_decay, 0, 1));
+    GH_RETURN_IF_ERROR(CheckAbove("training.gradient_clip", method.gradient_clip, 0, 1e6));
+    GH_RETURN_IF_ERROR(CheckAbove("training.gate_learning_rate", method.gate_learning_rate, 0, 1));
+    GH_RETURN_IF_ERROR(CheckNumber("training.gate_pressure", method.gate_pressure, 0, 1e3));
     return CheckCount("training.evaluate_every", method.evaluate_every, 1, kMaxSteps);
   }
 };

@@ -32,6 +32,11 @@ absl::Status CheckAbove(std::string_view field, double value, double least, doub
                                            most == kMost ? std::string("finite") : StrCat("at most ", most)));
 }
 
+absl::Status CheckProperShare(std::string_view field, double value) {
+  if (value > 0 && value < 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat(field, " is ", value, ", must be in (0, 1)"));
+}
+
 absl::Status CheckDistinct(std::string_view field, const std::vector<int>& values, int least, int most,
                            size_t max_entries) {
   if (values.size() > max_entries) {

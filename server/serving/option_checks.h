@@ -23,6 +23,8 @@ absl::Status CheckNumber(std::string_view field, double value, double least,
 // The same without `least` itself.
 absl::Status CheckAbove(std::string_view field, double value, double least,
                         double most = std::numeric_limits<double>::max());
+// In (0, 1).
+absl::Status CheckProperShare(std::string_view field, double value);
 // Each in [least, most] and there once; at most `max_entries`.
 absl::Status CheckDistinct(std::string_view field, const std::vector<int>& values, int least, int most,
                            size_t max_entries);

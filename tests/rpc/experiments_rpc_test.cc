@@ -199,7 +199,7 @@ TEST_F(ExperimentsRpcTest, EveryFieldOfARequestReachesTheEngine) {
   training.set_schedule(v1::Training::SCHEDULE_ROUTING);
   training.add_order(2);
   training.add_order(0);
-  training.set_steps_per_layer(0);
+  training.set_steps_per_layer(20);
   training.set_final_steps(21);
   training.set_batch_sequences(22);
   training.set_learning_rate(0.23);
@@ -226,7 +226,7 @@ TEST_F(ExperimentsRpcTest, EveryFieldOfARequestReachesTheEngine) {
   const auto& method = std::get<TrainingMethod>(seen.method);
   EXPECT_EQ(method.schedule, TrainingSchedule::kRouting);
   EXPECT_THAT(method.order, ElementsAre(2, 0));
-  EXPECT_EQ(method.steps_per_layer, 0);
+  EXPECT_EQ(method.steps_per_layer, 20);
   EXPECT_EQ(method.final_steps, 21);
   EXPECT_EQ(method.batch_sequences, 22);
   EXPECT_EQ(method.learning_rate, 0.23);

@@ -298,7 +298,7 @@ TEST_F(Experiments, AreCheckedBeforeTheyStart) {
   EXPECT_THAT(with_method(NoFlyMethod{.least_positive = 2}), invalid("no_fly.least_positive"));
   EXPECT_THAT(with_method(NoFlyMethod{.least_count = 0}), invalid("no_fly.least_count"));
   EXPECT_THAT(with_training([](auto& training) { training.order = {1, 5}; }), invalid("training.order is 5"));
-  EXPECT_THAT(with_training([](auto& training) { training.steps_per_layer = -1; }),
+  EXPECT_THAT(with_training([](auto& training) { training.steps_per_layer = 0; }),
               invalid("training.steps_per_layer"));
   EXPECT_THAT(with_training([](auto& training) { training.batch_sequences = 0; }), invalid("training.batch_sequences"));
   EXPECT_THAT(with_training([](auto& training) { training.learning_rate = INFINITY; }),

@@ -404,9 +404,10 @@ TEST_F(Operations, CheckBudgetsBeforeTheyStart) {
   EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets = {NAN}; }), invalid("budget.budgets is nan"));
   EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets = {0.1, 0.1}; }), invalid("each once"));
   EXPECT_THAT(refused([](BudgetOptions& budget) { budget.budgets.assign(17, 1); }), invalid("at most 16"));
-  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.ladder_share = 1.5; }), invalid("ladder_share"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.ladder_share = 1; }),
+              invalid("ladder_share is 1, must be in (0, 1)"));
   EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_steps = -1; }), invalid("tune_steps"));
-  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_sequences = 0; }), invalid("[1, 4096]"));
+  EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_sequences = 0; }), invalid("[1, 256]"));
   EXPECT_THAT(refused([](BudgetOptions& budget) { budget.tune_work_saved = NAN; }), invalid("tune_work_saved"));
   EXPECT_TRUE(refused([](BudgetOptions&) {}).ok());
 }

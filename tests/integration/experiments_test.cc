@@ -1,0 +1,147 @@
+// Experiments through the real programs: from the text to the report, the page and the
+// arrays.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+
+#include "tests/integration/running_server.h"
+
+namespace gatehouse::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr char kModel[] = "novella-neox-4m";
+
+std::string Content(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A server of an embedded model, and a folder for what it leaves.
+class Experiments : public ::testing::Test {
+ protected:
+  std::vector<std::string> Flags() const {
+    return {"--model",     std::string(kModel) + "=" + SourceFile(std::string("models/") + kModel).string(),
+            "--state-dir", folder_.path() / "state",
+            "--replica",   "r1"};
+  }
+  static std::vector<std::string> Experiment(const std::string& verb, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"experiment",
+                                          verb,
+                                          "-m",
+                                          kModel,
+                                          "--corpus",
+                                          SourceFile("tests/data/corpus/treasure_island.txt"),
+                                          "--fit-tokens",
+                                          "2048",
+                                          "--gate-tokens",
+                                          "2048",
+                                          "--select-tokens",
+                                          "512",
+                                          "--report-tokens",
+                                          "1024",
+                                          "--window-tokens",
+                                          "128",
+                                          "--seed",
+                                          "3"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  // A column of a report's table.
+  static nlohmann::json Column(const nlohmann::json& report, const std::string& table, const std::string& column) {
+    for (const auto& entry : report["tables"]) {
+      if (entry["name"] != table) continue;
+      for (const auto& found : entry["columns"]) {
+        if (found["name"] == column) return found["values"];
+      }
+    }
+    ADD_FAILURE() << "no " << table << "." << column;
+    return nlohmann::json::array();
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Experiments, TheCostOfLayersComesBackAsAReportAPageAndArrays) {
+  const auto html = folder_.path() / "cost.html", npz = folder_.path() / "cost.npz";
+  std::string name;
+  nlohmann::json report;
+  {
+    const RunningServer server(Flags());
+    const auto result =
+        server.Json(Experiment("cost", {"--layers", "1-2", "--html", html.string(), "--npz", npz.string()}));
+    ASSERT_EQ(result["operation"]["state"], "succeeded") << result["operation"];
+    name = result["operation"]["name"];
+    report = result["report"];
+    EXPECT_THAT(result["operation"]["files"], Contains("arrays.npz"));
+    EXPECT_EQ(report["kind"], "linearization_cost");
+    EXPECT_EQ(report["model"], kModel);
+    EXPECT_EQ(report["corpora"][0]["label"], "treasure_island.txt");
+    EXPECT_GT(report["corpora"][0]["tokens"], 10000);
+    EXPECT_EQ(Column(report, "layers", "layer"), nlohmann::json::parse("[1, 2]"));
+    for (size_t i = 0; i < 2; ++i) {
+      const double cost = Column(report, "layers", "cost")[i], low = Column(report, "layers", "cost_low")[i],
+                   high = Column(report, "layers", "cost_high")[i];
+      EXPECT_TRUE(low <= cost && cost <= high) << low << " " << cost << " " << high;
+      EXPECT_GT(Column(report, "layers", "r2")[i], 0);
+    }
+    EXPECT_GE(report["plots"].size(), 1u);
+    EXPECT_THAT(Content(html), HasSubstr(report["title"].get<std::string>()));
+    EXPECT_THAT(Content(npz), HasSubstr("layers.cost.npy"));
+    // The same numbers again, and as text.
+    EXPECT_EQ(server.Json(Experiment("cost", {"--layers", "1-2"}))["report"]["tables"], report["tables"]);
+    const Finished text = server.Run({"operations", "report", name});
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_THAT(text.out, HasSubstr("cost_low"));
+  }
+  // And after a restart.
+  const RunningServer server(Flags());
+  EXPECT_EQ(server.Json({"operations", "report", name}), report);
+  const auto fetched = folder_.path() / "fetched";
+  server.Json({"operations", "fetch", name, "--all", "--output", fetched});
+  EXPECT_EQ(nlohmann::json::parse(Content(fetched / "report.json")), report);
+  EXPECT_EQ(Content(fetched / "arrays.npz"), Content(npz));
+}
+
+TEST_F(Experiments, WhatCannotBeMeasuredIsAnError) {
+  const RunningServer server(Flags());
+  const auto error = server.Error(Experiment("cost", {"--layers", "0,64"}));
+  EXPECT_EQ(error["reason"], "LAYER_OUT_OF_RANGE");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("layers is 64"));
+  EXPECT_THAT(server.Error(Experiment("no-fly", {}))["message"].get<std::string>(), HasSubstr("2 to 16"));
+  EXPECT_THAT(server.Error(Experiment("gates", {"--thresholds", "0.5,1.5"}))["message"].get<std::string>(),
+              HasSubstr("must be in [0, 1]"));
+  const auto short_text = folder_.path() / "short.txt";
+  std::ofstream(short_text) << "Too short for any split.";
+  const Finished run = server.Run({"experiment", "cost", "-m", kModel, "--corpus", short_text});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("the experiment failed"));
+  const auto operations = server.Json({"operations"})["operations"];
+  ASSERT_EQ(operations.size(), 1u);  // the others were refused at once
+  EXPECT_EQ(operations[0]["state"], "failed");
+  EXPECT_TRUE(operations[0]["files"].empty());
+}
+
+TEST_F(Experiments, CtrlCCancelsAndLeavesNothingHalfWritten) {
+  const RunningServer server(Flags());
+  auto client = server.Start(Experiment("cost", {"--bootstrap-resamples", "1000000", "--json"}));
+  while (true) {
+    const auto operations = server.Json({"operations"})["operations"];
+    if (!operations.empty() && operations[0]["state"] == "running") break;
+  }
+  client->Signal(SIGINT);
+  const auto result = nlohmann::json::parse(client->ReadRest());
+  EXPECT_EQ(client->Wait(), 130);
+  EXPECT_EQ(result["operation"]["state"], "cancelled");
+  EXPECT_TRUE(result["report"].is_null());
+  EXPECT_TRUE(result["operation"]["files"].empty());
+}
+
+}  // namespace
+}  // namespace gatehouse::testing
