@@ -152,7 +152,7 @@ function xRange(model) {
 function axisLabel(column, room) {
   const name = humanName(column.name);
   for (const description of [column.description.replace(/\.$/, ''), column.description.replace(/[.,;:(].*$/s, '').trim()]) {
-    const text = description.toLowerCase().startsWith(name.toLowerCase()) ? description : `${name}: ${description}`;
+    const text = description.toLowerCase().includes(name.toLowerCase()) ? description : `${name}: ${description}`;
     if (description !== '' && textWidth(text) <= room) return text;
   }
   return fitted(name, room);
