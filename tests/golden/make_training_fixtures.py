@@ -9,8 +9,10 @@ afterwards, under its name in the checkpoint.  Weight decay is of matrices and e
 """
 import json
 import os
+import tempfile
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,9 +66,11 @@ def training(name):
         losses.append(loss.item())
         optimizer.step()
     tensors = {}
-    for key, value in model.named_parameters():
-        flat = value.detach().flatten()
-        tensors[key] = flat[::max(1, flat.numel() // SAMPLES)].tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        for key, value in load_file(os.path.join(folder, "model.safetensors")).items():
+            flat = value.flatten()
+            tensors[key] = flat[::max(1, flat.numel() // SAMPLES)].tolist()
     return {"ids": ids.tolist(), "learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "clip": CLIP,
             "losses": losses, "norms": norms, "samples": SAMPLES, "tensors": tensors}
 

@@ -139,7 +139,7 @@ TEST(TrainableModel, FreezesAllButGates) {
   model.FreezeAllButGates();
   EXPECT_EQ(model.gated_layers(), 1);
   for (const Parameter& parameter : model.parameters()) {
-    EXPECT_EQ(parameter.value.requires_grad(), parameter.name.find("gate") != std::string::npos) << parameter.name;
+    EXPECT_EQ(parameter.value.requires_grad(), parameter.name.find(".gate.") != std::string::npos) << parameter.name;
   }
 }
 
