@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -167,7 +168,8 @@ class LinearizedTraining {
     }
     GH_RETURN_IF_ERROR(RunSchedule(outcome));
     GH_RETURN_IF_ERROR(RunControl(outcome));
-    for (const TrainingPlan* plan : {&plan_, &control_plan_}) fs::remove(CheckpointPath(*plan));
+    std::error_code ignored;
+    for (const TrainingPlan* plan : {&plan_, &control_plan_}) fs::remove(CheckpointPath(*plan), ignored);
     return ReportTraining(outcome);
   }
 

@@ -90,7 +90,7 @@ absl::Status CheckIdentity(const Json& stored, const TrainingIdentity& identity)
     if (there != value) {
       return absl::FailedPreconditionError(StrCat("the checkpoint is of another training: its ", name, " is ", there,
                                                   " there, here ", value,
-                                                  "; remove the checkpoint or use another directory"));
+                                                  "; start anew, or with the settings it began with"));
     }
   }
   if (stored.size() != identity.size()) {

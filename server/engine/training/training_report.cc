@@ -11,6 +11,7 @@
 #include "server/base/strings.h"
 #include "server/engine/analysis/report_columns.h"
 #include "server/engine/mlp_work.h"
+#include "server/engine/training/gated_forward.h"
 
 namespace gatehouse {
 namespace {
@@ -292,11 +293,7 @@ double TrainingArm::WorkSaved(const ModelConfig& config, int sinks, size_t corpu
     traffic.push_back({.full = blocks * window - linear, .linear = linear});
     if (modes[layer] == Mode::kGated) traffic.back().gated = blocks * (window - sinks);
   }
-  ModelInfo shape;
-  shape.d_model = config.d_model;
-  shape.d_mlp = config.d_mlp;
-  shape.gated_mlp = config.gated_mlp;
-  return MlpWorkSaved(shape, traffic);
+  return MlpWorkSaved(WorkShape(config), traffic);
 }
 
 double TrainingArm::LinearFraction(size_t corpus) const {
