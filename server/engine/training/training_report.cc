@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/report_columns.h"
@@ -22,6 +24,19 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 std::string PercentOf(const Interval& interval) {
   return StrCat(SignedPercent(interval.estimate), " [", SignedPercent(interval.low), ", ", SignedPercent(interval.high),
                 "]");
+}
+
+// "two-phase, soft gates" → "two_phase_soft_gates".
+std::string Identifier(std::string_view name) {
+  std::string identifier;
+  for (const char c : name) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c))) {
+      identifier += c;
+    } else if (!identifier.ends_with('_')) {
+      identifier += '_';
+    }
+  }
+  return identifier;
 }
 
 // A table that is filled row by row.
@@ -320,7 +335,8 @@ ExperimentResult ReportTraining(const TrainingOutcome& outcome) {
   report.tables = {FinalTable(outcome), StagesTable(outcome), LayersTable(outcome), CurveTable(outcome)};
   report.plots = Plots();
   for (const TrainingArm* arm : ArmsOf(outcome)) {
-    result.arrays.push_back(ArrayOf(StrCat("cross_entropy ", arm->name), arm->evaluations.front().cross_entropy));
+    result.arrays.push_back(
+        ArrayOf(StrCat("cross_entropy.", Identifier(arm->name)), arm->evaluations.front().cross_entropy));
   }
   return result;
 }

@@ -7,11 +7,15 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "server/engine/analysis/corpus_splits.h"
 #include "server/engine/analysis/experiments.h"
+#include "server/engine/engine.h"
 #include "server/engine/experiment.h"
 #include "tests/engine/model/model_directory.h"
 #include "tests/support/planted_model.h"
@@ -212,13 +216,58 @@ TEST_F(LinearizedTraining, OpensGatesUnderPressureAlone) {
   }
 }
 
-TEST_F(LinearizedTraining, SavesAModelThatServes) {
+// Cross-entropies of one block at the operating point of a saved model, as it is served.
+std::vector<float> ServedCrossEntropy(const std::string& directory, std::span<const int32_t> block) {
+  const std::unique_ptr<Engine> engine = LoadEngine(directory, {.device = "cpu", .kv_bytes = 1 << 24}).value();
+  GatingRequest request;
+  request.mode = GatingMode::kGated;
+  request.operating_point = "trained";
+  const RoutingPolicy policy =
+      RoutingPolicy::Create(request, engine->info(),
+                            engine->LoadCalibration(directory + "/calibrations/default.safetensors").value())
+          .value();
+  std::vector<int32_t> targets(block.begin() + 1, block.end());
+  targets.push_back(-1);
+  Row row;
+  row.sequence = engine->Open(static_cast<int>(block.size())).value();
+  row.tokens = block;
+  row.policy = &policy;
+  row.targets = targets;
+  const std::vector<RowResult> results = engine->Step({&row, 1}).value();
+  std::vector<float> cross_entropy;
+  for (size_t i = 0; i + 1 < block.size(); ++i) cross_entropy.push_back(-results[0].target_logprobs[i]);
+  return cross_entropy;
+}
+
+TEST_F(LinearizedTraining, SavesAModelThatServesAsItWasTrained) {
   method_.save_model = true;
-  ASSERT_TRUE(Run().ok());
-  const ModelWeights saved = LoadModel(folder_.File("model"));
-  EXPECT_NE(saved.fingerprint, model_->fingerprint);
-  EXPECT_TRUE(fs::exists(folder_.File("model/tokenizer.json")));
-  EXPECT_TRUE(fs::exists(folder_.File("model/calibrations/default.safetensors")));
+  method_.order = {3, 1};
+  CalibrateOptions sizes;
+  sizes.window_tokens = spec_.options.window_tokens;
+  sizes.fit_tokens = spec_.options.fit_tokens;
+  sizes.gate_tokens = spec_.options.gate_tokens;
+  sizes.select_tokens = spec_.options.select_tokens;
+  sizes.report_tokens = spec_.options.report_tokens;
+  const int64_t first = PlanSplits(sizes, 8'000, model_->config).value().report.front();
+  const std::span<const int32_t> block(corpora_[0].tokens.data() + first * 64, 64);
+  for (const TrainingSchedule schedule : {TrainingSchedule::kProgressive, TrainingSchedule::kTwoPhase}) {
+    method_.schedule = schedule;
+    method_.final_steps = 6;
+    method_.gate_learning_rate = 0.1;
+    const absl::StatusOr<ExperimentResult> result = Run();
+    ASSERT_TRUE(result.ok()) << result.status();
+    const ReportArray& trained = result->arrays.back();
+    const std::string name = schedule == TrainingSchedule::kProgressive ? "progressive" : "two-phase";
+    ASSERT_EQ(trained.name,
+              schedule == TrainingSchedule::kProgressive ? "cross_entropy.progressive" : "cross_entropy.two_phase");
+    EXPECT_GT(Final(result->report, name, "linear_fraction"), 0.05);
+    const std::vector<float> served = ServedCrossEntropy(folder_.File("model"), block);
+    for (size_t i = 0; i < served.size(); ++i) {
+      ASSERT_NEAR(served[i], std::get<std::vector<float>>(trained.values)[i], 1e-3) << name << ", token " << i;
+    }
+    EXPECT_TRUE(fs::exists(folder_.File("model/tokenizer.json")));
+    EXPECT_NE(LoadModel(folder_.File("model")).fingerprint, model_->fingerprint);
+  }
 }
 
 TEST_F(LinearizedTraining, MeasuresEveryFurtherCorpus) {
