@@ -128,6 +128,41 @@ TEST_F(Experiments, WhatCannotBeMeasuredIsAnError) {
   EXPECT_TRUE(operations[0]["files"].empty());
 }
 
+TEST_F(Experiments, ATrainingThatWasCancelledGoesOnAndItsModelCanBeServed) {
+  const auto model = folder_.path() / "trained";
+  {
+    const RunningServer server(Flags());
+    const std::vector<std::string> flags = {"--order",           "1", "--steps-per-layer", "60", "--final-steps", "0",
+                                            "--batch-sequences", "1", "--save-model"};
+    auto detached = flags;
+    detached.emplace_back("--detach");
+    const std::string name = server.Json(Experiment("train", detached))["operation"]["name"];
+    std::string stage;
+    while (stage.find("step") == std::string::npos) stage = server.Json({"operations", "get", name})["stage"];
+    server.Json({"operations", "cancel", name});
+    server.Run({"operations", "watch", name});
+    const auto cancelled = server.Json({"operations", "get", name});
+    ASSERT_EQ(cancelled["state"], "cancelled") << cancelled;
+    EXPECT_FALSE(cancelled["files"].empty());
+
+    auto resumed = flags;
+    resumed.insert(resumed.end(), {"--resume", name});
+    auto other = resumed;
+    other.insert(other.end(), {"--weight-decay", "0.5"});
+    EXPECT_THAT(server.Run(Experiment("train", other)).err, HasSubstr("weight_decay"));
+    const auto result = server.Json(Experiment("train", resumed));
+    ASSERT_EQ(result["operation"]["state"], "succeeded") << result["operation"];
+    EXPECT_EQ(result["operation"]["kind"], "progressive");
+    EXPECT_THAT(Column(result["report"], "final", "arm"), Contains("control"));
+    server.Json({"operations", "fetch", result["operation"]["name"], "--all", "--output", model});
+  }
+  const RunningServer server(
+      {"--model", "trained=" + (model / "model").string(), "--state-dir", folder_.path() / "two"});
+  EXPECT_EQ(server.Json({"generate", "-m", "trained", "--prompt", "The captain", "--max-tokens", "3",
+                         "--ignore-eos"})["generated_tokens"],
+            3);
+}
+
 TEST_F(Experiments, CtrlCCancelsAndLeavesNothingHalfWritten) {
   const RunningServer server(Flags());
   auto client = server.Start(Experiment("cost", {"--bootstrap-resamples", "1000000", "--json"}));

@@ -214,9 +214,11 @@ TEST_F(RpcTest, ACallWhoseDeadlinePassesWhileItRunsEnds) {
   StartServer();
   engine_->BlockSteps();
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
   const auto reader = generation_->Generate(&context, Prompt("abc", 50));
+  engine_->WaitUntilBlocked();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  engine_->WaitUntilARowIsStopped();  // the server may notice later than the client
   engine_->ReleaseSteps();
   WaitUntil([&] { return engine_->open_sequences() == 0; }, "the sequence is closed");
   EXPECT_LE(engine_->steps().size(), 2);
