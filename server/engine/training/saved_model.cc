@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/error_reason.h"
 #include "server/base/files.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
@@ -185,11 +186,12 @@ absl::Status SaveTrainedModel(const std::string& directory, const std::string& s
     fs::rename(unfinished, directory, error);
     if (!error) return absl::OkStatus();
   }
-  const std::string reason = error.message();
+  const std::string why = error.message();
   std::error_code ignored;
   fs::remove_all(unfinished, ignored);
-  return written.ok() ? absl::InternalError(StrCat("cannot move the saved model to ", directory, ": ", reason))
-                      : Annotate(written, "the trained model was not saved");
+  if (written.ok()) return absl::InternalError(StrCat("cannot move the saved model to ", directory, ": ", why));
+  const absl::Status status = Annotate(written, "the trained model was not saved");
+  return absl::IsResourceExhausted(status) ? WithReason(status, reason::kDiskFull) : status;
 }
 
 }  // namespace gatehouse

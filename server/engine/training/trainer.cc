@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "server/base/clock.h"
+#include "server/base/error_reason.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/mlp_profile.h"
@@ -246,7 +247,9 @@ absl::Status Trainer::Save() {
   checkpoint.progress = progress_;
   for (const Parameter& parameter : model_.parameters()) checkpoint.parameters[parameter.name] = parameter.value;
   checkpoint.moments = optimizer_.moments();
-  GH_RETURN_IF_ERROR(WriteTrainingCheckpoint(options_.checkpoint_path, options_.identity, checkpoint));
+  const absl::Status written = WriteTrainingCheckpoint(options_.checkpoint_path, options_.identity, checkpoint);
+  if (absl::IsResourceExhausted(written)) return WithReason(written, reason::kDiskFull);
+  GH_RETURN_IF_ERROR(written);
   saved_at_ = MonotonicSeconds();
   return absl::OkStatus();
 }
