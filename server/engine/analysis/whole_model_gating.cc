@@ -111,7 +111,6 @@ class Gating {
   }
 
   absl::Status Tune() {
-    work_.SetStage("whole-model gating: tuning");
     const c10::InferenceMode guard(false);
     const TuningOptions options{.steps = TuneSteps(budget_),
                                 .sequences = budget_.tune_sequences,

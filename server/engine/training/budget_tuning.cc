@@ -17,6 +17,7 @@
 #include <random>
 
 #include "server/base/status_macros.h"
+#include "server/base/strings.h"
 #include "server/engine/analysis/shuffle.h"
 
 namespace gatehouse {
@@ -219,6 +220,7 @@ absl::StatusOr<std::vector<TuningStep>> TuneGating(const ModelWeights& model, co
   double work_weight = kFirstWorkWeight;
   size_t turn = 0;
   for (int step = 0; step < options.steps; ++step) {
+    work.SetStage(StrCat("whole-model gating: tuning, step ", step + 1, " of ", options.steps));
     TuningStep mean;
     int at_zero = 0;
     learners.ClearGradients();
