@@ -74,38 +74,75 @@ void PrintText(const Terminal& terminal, const Style& style, const std::string& 
   }
 }
 
+// A column of a table, as text.
+struct ShownColumn {
+  std::string name;
+  bool numbers = false, whole = false;
+  bool constant = true;  // the same in every row
+  std::vector<std::string> cells;
+};
+
+// NaN is like NaN here.
+bool Same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+ShownColumn ShowColumn(const v1::ReportColumn& column, size_t rows) {
+  ShownColumn shown;
+  shown.name = OneLine(column.name());
+  shown.numbers = !column.has_strings();
+  shown.whole = shown.numbers && AllWhole(column.numbers().values());
+  const auto& numbers = column.numbers().values();
+  const auto& strings = column.strings().values();
+  for (int row = 0; row < RowsOf(column); ++row) {
+    shown.constant = shown.constant && (shown.numbers ? Same(numbers[row], numbers[0]) : strings[row] == strings[0]);
+    if (static_cast<size_t>(row) >= rows) continue;
+    shown.cells.push_back(!shown.numbers ? Truncate(OneLine(strings[row]), kMaxCellWidth)
+                          : shown.whole  ? Fixed(numbers[row], 0)
+                                         : NumberCell(numbers[row]));
+  }
+  return shown;
+}
+
+// Rows are told apart by the columns of text that come first, and the whole number after
+// them, such as a layer; else by the first column.
+size_t KeysOf(const std::vector<ShownColumn>& columns) {
+  size_t keys = 0;
+  while (keys < columns.size() && !columns[keys].numbers) ++keys;
+  if (keys < columns.size() && (columns[keys].whole || keys == 0)) ++keys;
+  return keys;
+}
+
 void PrintTable(const Terminal& terminal, const v1::ReportTable& table, size_t rows) {
   terminal.out << "\n" << terminal.Paint(kBold, OneLine(table.title().empty() ? table.name() : table.title())) << "\n";
   PrintText(terminal, kDim, table.description(), "", "");
-  if (table.columns_size() == 0) return;
-  std::vector<Table::Column> columns;
-  std::vector<bool> whole;
-  int count = RowsOf(table.columns(0));
-  for (const v1::ReportColumn& column : table.columns()) {
-    columns.push_back({OneLine(column.name()), !column.has_strings()});
-    whole.push_back(AllWhole(column.numbers().values()));
-    count = std::min(count, RowsOf(column));
+  size_t count = table.columns_size() == 0 ? 0 : static_cast<size_t>(RowsOf(table.columns(0)));
+  for (const v1::ReportColumn& column : table.columns()) count = std::min(count, static_cast<size_t>(RowsOf(column)));
+  const size_t shown = rows == 0 ? count : std::min(rows, count);
+  if (count == 0) {
+    PrintText(terminal, kDim, "no rows", "  ", "  ");
+    return;
   }
-  Table view(std::move(columns));
-  const int shown = rows == 0 ? count : static_cast<int>(std::min<size_t>(rows, static_cast<size_t>(count)));
-  for (int row = 0; row < shown; ++row) {
-    std::vector<Table::Cell> cells;
-    for (int c = 0; c < table.columns_size(); ++c) {
-      const v1::ReportColumn& column = table.columns(c);
-      if (column.has_strings()) {
-        cells.push_back({Truncate(OneLine(column.strings().values(row)), kMaxCellWidth), kPlain});
-      } else {
-        const double value = column.numbers().values(row);
-        cells.push_back({whole[static_cast<size_t>(c)] ? Fixed(value, 0) : NumberCell(value), kPlain});
-      }
+  std::vector<ShownColumn> columns;
+  std::vector<std::string> constants;  // said once, above
+  for (const v1::ReportColumn& column : table.columns()) {
+    ShownColumn next = ShowColumn(column, shown);
+    if (shown > 1 && next.constant) {
+      constants.push_back(next.name + " " + next.cells[0]);
+    } else {
+      columns.push_back(std::move(next));
     }
+  }
+  if (!constants.empty()) PrintText(terminal, kPlain, "in every row: " + Joined(constants), "  ", "  ");
+  std::vector<Table::Column> titles;
+  for (const ShownColumn& column : columns) titles.push_back({column.name, column.numbers});
+  Table view(std::move(titles));
+  for (size_t row = 0; row < shown; ++row) {
+    std::vector<Table::Cell> cells;
+    for (const ShownColumn& column : columns) cells.push_back({column.cells[row], kPlain});
     view.Add(std::move(cells));
   }
-  view.PrintFolded(terminal, 2);
+  if (!columns.empty()) view.PrintFolded(terminal, 2, KeysOf(columns));
   if (shown < count) {
-    terminal.out << terminal.Paint(
-                        kDim, "  … " + Count(static_cast<uint64_t>(count - shown), "more row") + "; --rows 0 shows all")
-                 << "\n";
+    terminal.out << terminal.Paint(kDim, "  … " + Count(count - shown, "more row") + "; --rows 0 shows all") << "\n";
   }
 }
 

@@ -16,19 +16,23 @@ void Table::Print(const Terminal& terminal, int indent) const {
   PrintColumns(terminal, indent, Widths(), all);
 }
 
-void Table::PrintFolded(const Terminal& terminal, int indent) const {
+void Table::PrintFolded(const Terminal& terminal, int indent, size_t keys) const {
   const std::vector<int> widths = Widths();
   std::vector<size_t> shown;
   int width = indent;
+  const auto show = [&](size_t column) {
+    shown.push_back(column);
+    width += widths[column] + kGap;
+  };
   for (size_t c = 0; c < columns_.size(); ++c) {
-    if (shown.size() > 1 && width + widths[c] > terminal.width) {
+    if (shown.size() > keys && width + widths[c] > terminal.width) {
       PrintColumns(terminal, indent, widths, shown);
       terminal.out << "\n";
-      shown = {0};
-      width = indent + widths[0] + kGap;
+      shown.clear();
+      width = indent;
+      for (size_t key = 0; key < keys; ++key) show(key);
     }
-    shown.push_back(c);
-    width += widths[c] + kGap;
+    show(c);
   }
   PrintColumns(terminal, indent, widths, shown);
 }

@@ -27,8 +27,8 @@ class Table {
   bool empty() const { return rows_.empty(); }
   void Print(const Terminal& terminal, int indent = 0) const;
   // The same where it may be wider than the terminal: the columns that do not fit follow
-  // below, beside the first column again.
-  void PrintFolded(const Terminal& terminal, int indent = 0) const;
+  // below, beside the first `keys` columns again.
+  void PrintFolded(const Terminal& terminal, int indent, size_t keys) const;
 
  private:
   std::vector<int> Widths() const;

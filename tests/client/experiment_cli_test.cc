@@ -44,6 +44,7 @@ v1::Report Example() {
   table.set_name("layers");
   table.set_title("Cost per layer");
   AddColumn(table, "layer", {0, 1, 2});
+  AddColumn(table, "tokens", {500, 500, 500});
   AddColumn(table, "cost", {0.0123456, std::numeric_limits<double>::quiet_NaN(), 22780.75});
   v1::ReportColumn& word = *table.add_columns();
   word.set_name("word");
@@ -107,6 +108,7 @@ TEST(Experiment, UploadsEveryTextAndShowsTheReport) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("Linearization cost of m\nLayer 1 is\\x1b[2J cheapest.\n"));
   EXPECT_THAT(run.out, HasSubstr(std::string("\nCost per layer\n"
+                                             "  in every row: tokens 500\n"
                                              "  layer     cost  word\n"
                                              "      0  0.01235  a\n"
                                              "      1        –  b⏎\n") +
@@ -136,8 +138,8 @@ TEST(Experiment, WritesThePageAndTheArraysAndPrintsOneObject) {
   EXPECT_EQ(json["operation"]["state"], "succeeded");
   const auto& report = json["report"];
   EXPECT_EQ(report["title"], "Linearization cost of m");
-  EXPECT_EQ(report["tables"][0]["columns"][1]["values"], nlohmann::json::parse("[0.0123456, null, 22780.75]"));
-  EXPECT_EQ(report["tables"][0]["columns"][2]["values"][0], "a");
+  EXPECT_EQ(report["tables"][0]["columns"][2]["values"], nlohmann::json::parse("[0.0123456, null, 22780.75]"));
+  EXPECT_EQ(report["tables"][0]["columns"][3]["values"][0], "a");
   EXPECT_EQ(report["plots"][0]["kind"], "bar");
   EXPECT_EQ(report["plots"][0]["log_y"], true);
   EXPECT_EQ(report["corpora"][0], nlohmann::json::parse(R"({"label": "novel.txt", "sha256": "", "tokens": 1234})"));

@@ -67,13 +67,21 @@ TEST(Table, FoldsColumnsThatTheTerminalIsTooNarrowFor) {
   screen.terminal.width = 13;
   Table table({{"id"}, {"one", true}, {"two", true}, {"three", true}});
   table.Add({{"a", kPlain}, {"1", kPlain}, {"2", kPlain}, {"3", kPlain}});
-  table.PrintFolded(screen.terminal, 1);
+  table.PrintFolded(screen.terminal, 1, 1);
   EXPECT_EQ(screen.out.str(),
             " id  one  two\n"
             " a     1    2\n"
             "\n"
             " id  three\n"
             " a       3\n");
+  screen.out.str("");
+  table.PrintFolded(screen.terminal, 1, 2);
+  EXPECT_EQ(screen.out.str(),
+            " id  one  two\n"
+            " a     1    2\n"
+            "\n"
+            " id  one  three\n"
+            " a     1      3\n");
 }
 
 TEST(HeatMap, WrapsAtTheWidthUnderARulerOfPositions) {

@@ -186,6 +186,7 @@ TEST_F(ExperimentsRpcTest, EveryFieldOfARequestReachesTheEngine) {
   v1::StartOperationRequest request = Request({Upload("text")});
   v1::ExperimentSpec& spec = *request.mutable_experiment();
   spec.add_layers(2);
+  spec.add_layers(0);
   spec.set_fit_tokens(10);
   spec.set_gate_tokens(11);
   spec.set_select_tokens(12);
@@ -213,7 +214,7 @@ TEST_F(ExperimentsRpcTest, EveryFieldOfARequestReachesTheEngine) {
   EXPECT_EQ(ended.kind(), "routing_training");
   EXPECT_THAT(ended.files(), ElementsAre("arrays.npz", "checkpoint", "model/config.json", "report.json"));
   const ExperimentSpec seen = engine_->experiment_spec();
-  EXPECT_THAT(seen.options.layers, ElementsAre(2));
+  EXPECT_THAT(seen.options.layers, ElementsAre(2, 0));
   EXPECT_EQ(seen.options.fit_tokens, 10);
   EXPECT_EQ(seen.options.gate_tokens, 11);
   EXPECT_EQ(seen.options.select_tokens, 12);
