@@ -29,8 +29,7 @@ struct CalibrateCommand {
   void Declare(CLI::App& app);
   void DeclareBudget(CLI::App& app);
   absl::StatusOr<int> Run(Session& session, std::istream& in) const;
-  void PrintText(Session& session, const v1::Operation& operation,
-                 const std::vector<v1::LayerCalibration>& layers) const;
+  void PrintText(Session& session, const v1::Operation& operation, const v1::CalibrationDescription& calibration) const;
 };
 
 void CalibrateCommand::Declare(CLI::App& app) {
@@ -104,7 +103,7 @@ void CalibrateCommand::DeclareBudget(CLI::App& app) {
 }
 
 void CalibrateCommand::PrintText(Session& session, const v1::Operation& operation,
-                                 const std::vector<v1::LayerCalibration>& layers) const {
+                                 const v1::CalibrationDescription& calibration) const {
   const Terminal& terminal = session.terminal;
   if (operation.state() != v1::OPERATION_STATE_SUCCEEDED) {
     PrintFailure(session, operation, "calibration of " + OneLine(model));
@@ -113,7 +112,10 @@ void CalibrateCommand::PrintText(Session& session, const v1::Operation& operatio
   terminal.out << terminal.Paint(kBold, "Calibration " + OneLine(operation.result())) << " of " << OneLine(model)
                << (no_activate ? ", not active" : ", now active") << " (" << HumanBytes(operation.result_bytes())
                << ")\n";
-  if (!layers.empty()) PrintLayerTable(terminal, layers, 2);
+  if (calibration.layers_size() == 0) return;
+  PrintLayerTable(terminal, {calibration.layers().begin(), calibration.layers().end()}, 2);
+  if (calibration.operating_points_size() > 0) terminal.out << "\n";
+  PrintOperatingPoints(terminal, calibration);
 }
 
 absl::StatusOr<int> CalibrateCommand::Run(Session& session, std::istream& in) const {
@@ -137,15 +139,17 @@ absl::StatusOr<int> CalibrateCommand::Run(Session& session, std::istream& in) co
     operation = std::move(watched->operation);
   }
   const bool succeeded = operation->state() == v1::OPERATION_STATE_SUCCEEDED;
-  const auto layers =
-      succeeded ? FetchLayers(session, model, operation->result()) : std::vector<v1::LayerCalibration>();
+  v1::CalibrationDescription calibration;
+  if (succeeded) calibration = FetchCalibration(session, model, operation->result());
   json["operation"] = ToJson(*operation);
   json["layers"] = Json::array();
-  for (const auto& layer : layers) json["layers"].push_back(ToJson(layer));
+  json["operating_points"] = Json::array();
+  for (const auto& layer : calibration.layers()) json["layers"].push_back(ToJson(layer));
+  for (const auto& point : calibration.operating_points()) json["operating_points"].push_back(ToJson(point));
   if (session.json) {
     session.Print(json);
   } else if (!detach) {
-    PrintText(session, *operation, layers);
+    PrintText(session, *operation, calibration);
   }
   if (interrupted) return kExitInterrupted;
   return succeeded || detach ? kExitOk : kExitFailed;

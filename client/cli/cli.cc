@@ -118,6 +118,7 @@ std::string Hint(const absl::Status& status, const std::string& reason, const st
   if (reason == "MODEL_NOT_FOUND") return "`gatehouse models` lists those there are";
   if (reason == "NOT_CALIBRATED") return "run `gatehouse calibrate --model " + model + " --corpus FILE` first";
   if (reason == "OPERATING_POINT_NOT_FOUND") {
+    if (status.message().find("has none") == absl::string_view::npos) return "";
     return "`gatehouse calibrate --model " + model + " --corpus FILE --budget 1%` makes them";
   }
   if (reason == "CALIBRATION_NOT_FOUND") return "`gatehouse models " + model + "` lists those there are";

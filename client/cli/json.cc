@@ -83,22 +83,6 @@ Json FindingsJson(const Findings& findings) {
   });
 }
 
-Json ToJson(const v1::OperatingPoint& point) {
-  return {{"name", point.name()},
-          {"budget", Number(point.budget())},
-          {"cost", Number(point.cost())},
-          {"cost_low", Number(point.cost_low())},
-          {"cost_high", Number(point.cost_high())},
-          {"work_saved", Number(point.work_saved())},
-          {"linear_fraction", Number(point.linear_fraction())},
-          {"ladder_fraction", Number(point.ladder_fraction())},
-          {"layers", Array(point.layers(), [](const v1::OperatingLayer& layer) {
-             return Json{{"layer", layer.layer()},
-                         {"linear_threshold", Number(layer.linear_threshold())},
-                         {"ladder_threshold", Number(layer.ladder_threshold())}};
-           })}};
-}
-
 Json ToJson(const v1::CalibrationDescription& calibration) {
   return {{"name", calibration.name()},
           {"fingerprint", calibration.fingerprint()},
@@ -117,7 +101,7 @@ Json ToJson(const v1::CalibrationDescription& calibration) {
           {"dtype", calibration.dtype()},
           {"ingredients", Array(calibration.ingredients())},
           {"operating_points",
-           Array(calibration.operating_points(), [](const v1::OperatingPoint& point) { return ToJson(point); })}};
+           Array(calibration.operating_points(), [](const v1::OperatingPoint& point) { return cli::ToJson(point); })}};
 }
 
 Json ToJson(const v1::ReportColumn& column) {
@@ -265,6 +249,22 @@ Json ToJson(const v1::LayerCalibration& layer) {
            {{"consensus", FindingsJson(layer.consensus())},
             {"exception", FindingsJson(layer.exception())},
             {"gateway", FindingsJson(layer.gateway())}}}};
+}
+
+Json ToJson(const v1::OperatingPoint& point) {
+  return {{"name", point.name()},
+          {"budget", Number(point.budget())},
+          {"cost", Number(point.cost())},
+          {"cost_low", Number(point.cost_low())},
+          {"cost_high", Number(point.cost_high())},
+          {"work_saved", Number(point.work_saved())},
+          {"linear_fraction", Number(point.linear_fraction())},
+          {"ladder_fraction", Number(point.ladder_fraction())},
+          {"layers", Array(point.layers(), [](const v1::OperatingLayer& layer) {
+             return Json{{"layer", layer.layer()},
+                         {"linear_threshold", Number(layer.linear_threshold())},
+                         {"ladder_threshold", Number(layer.ladder_threshold())}};
+           })}};
 }
 
 Json ToJson(const v1::CalibrationSummary& calibration) {

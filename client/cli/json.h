@@ -32,6 +32,7 @@ Json ToJson(const v1::ScoredToken& token, bool raw);
 Json ToJson(const v1::NonlinearityPercentiles& layer);
 Json ToJson(const v1::LayerNeurons& layer);
 Json ToJson(const v1::LayerCalibration& layer);
+Json ToJson(const v1::OperatingPoint& point);
 Json ToJson(const v1::CalibrationSummary& calibration);
 Json ToJson(const v1::DescribeModelResponse& model);
 Json ToJson(const v1::Operation& operation);

@@ -84,28 +84,6 @@ void PrintNeurons(const Terminal& terminal, const v1::CalibrationDescription& ca
   }
 }
 
-void PrintOperatingPoints(const Terminal& terminal, const v1::CalibrationDescription& calibration) {
-  if (calibration.operating_points_size() == 0) return;
-  std::vector<std::string> ingredients(calibration.ingredients().begin(), calibration.ingredients().end());
-  for (std::string& ingredient : ingredients) ingredient = OneLine(ingredient);
-  terminal.out << "  " << terminal.Paint(kBold, "operating points");
-  if (!ingredients.empty()) terminal.out << " · " << Joined(ingredients);
-  terminal.out << "\n";
-  Table table(
-      {{"name"}, {"perplexity", true}, {"95% interval"}, {"MLP work saved", true}, {"linear", true}, {"ladder", true}});
-  const auto signed_percent = [](double share) { return (share >= 0 ? "+" : "") + Percent(share, 2); };
-  for (const auto& point : calibration.operating_points()) {
-    table.Add({{OneLine(point.name()), kBold},
-               {signed_percent(point.cost()), point.cost() <= point.budget() ? kGood : kBad},
-               {signed_percent(point.cost_low()) + " to " + signed_percent(point.cost_high()), kDim},
-               {Percent(point.work_saved(), 1), kPlain},
-               {Percent(point.linear_fraction(), 1), kPlain},
-               {Percent(point.ladder_fraction(), 1), kPlain}});
-  }
-  table.Print(terminal, 2);
-  terminal.out << terminal.Paint(kDim, "  use one with --operating-point NAME") << "\n\n";
-}
-
 void PrintDetails(const Terminal& terminal, const Model& model) {
   terminal.out << terminal.Paint(kBold, OneLine(model.name())) << "\n";
   terminal.out << "  "

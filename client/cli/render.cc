@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "client/cli/heat.h"
 #include "client/cli/table.h"
@@ -75,11 +76,17 @@ v1::NonlinearityPercentiles PercentilesOf(const v1::LayerCalibration& layer) {
   return percentiles;
 }
 
+v1::CalibrationDescription FetchCalibration(Session& session, const std::string& model,
+                                            const std::string& calibration) {
+  auto description = session.client.DescribeModel(model, session.call);
+  if (!description.ok() || description->calibration().name() != calibration) return {};
+  return std::move(*description->mutable_calibration());
+}
+
 std::vector<v1::LayerCalibration> FetchLayers(Session& session, const std::string& model,
                                               const std::string& calibration) {
-  const auto description = session.client.DescribeModel(model, session.call);
-  if (!description.ok() || description->calibration().name() != calibration) return {};
-  return {description->calibration().layers().begin(), description->calibration().layers().end()};
+  const v1::CalibrationDescription fetched = FetchCalibration(session, model, calibration);
+  return {fetched.layers().begin(), fetched.layers().end()};
 }
 
 void PrintNonlinearityMap(const Terminal& terminal, const std::vector<v1::TokenInsight>& tokens,
@@ -183,6 +190,28 @@ void PrintLayerTable(const Terminal& terminal, const std::vector<v1::LayerCalibr
     table.Add(std::move(cells));
   }
   table.Print(terminal, indent);
+}
+
+void PrintOperatingPoints(const Terminal& terminal, const v1::CalibrationDescription& calibration) {
+  if (calibration.operating_points_size() == 0) return;
+  std::vector<std::string> ingredients(calibration.ingredients().begin(), calibration.ingredients().end());
+  for (std::string& ingredient : ingredients) ingredient = OneLine(ingredient);
+  terminal.out << "  " << terminal.Paint(kBold, "operating points");
+  if (!ingredients.empty()) terminal.out << " · " << Joined(ingredients);
+  terminal.out << "\n";
+  Table table(
+      {{"name"}, {"perplexity", true}, {"95% interval"}, {"MLP work saved", true}, {"linear", true}, {"ladder", true}});
+  const auto signed_percent = [](double share) { return (share >= 0 ? "+" : "") + Percent(share, 2); };
+  for (const auto& point : calibration.operating_points()) {
+    table.Add({{OneLine(point.name()), kBold},
+               {signed_percent(point.cost()), point.cost() <= point.budget() ? kGood : kBad},
+               {signed_percent(point.cost_low()) + " to " + signed_percent(point.cost_high()), kDim},
+               {Percent(point.work_saved(), 1), kPlain},
+               {Percent(point.linear_fraction(), 1), kPlain},
+               {Percent(point.ladder_fraction(), 1), kPlain}});
+  }
+  table.Print(terminal, 2);
+  terminal.out << terminal.Paint(kDim, "  use one with --operating-point NAME") << "\n\n";
 }
 
 }  // namespace gatehouse::cli

@@ -27,8 +27,11 @@ std::string Joined(const std::vector<std::string>& parts);
 
 v1::NonlinearityPercentiles PercentilesOf(const v1::LayerCalibration& layer);
 
-// What the model's calibration of that name knows of its layers; empty where it is not
-// the active one, which is the only one described.
+// The model's calibration of that name; empty where it is not the active one, which is the
+// only one described.
+v1::CalibrationDescription FetchCalibration(Session& session, const std::string& model, const std::string& calibration);
+
+// What it knows of its layers.
 std::vector<v1::LayerCalibration> FetchLayers(Session& session, const std::string& model,
                                               const std::string& calibration);
 
@@ -53,6 +56,9 @@ void PrintNotes(const Terminal& terminal, const v1::RoutingSummary& routing);
 
 // The layers of a calibration, one row each.
 void PrintLayerTable(const Terminal& terminal, const std::vector<v1::LayerCalibration>& layers, int indent);
+
+// Its operating points, one row each, below a heading; nothing where it has none.
+void PrintOperatingPoints(const Terminal& terminal, const v1::CalibrationDescription& calibration);
 
 }  // namespace gatehouse::cli
 

@@ -674,6 +674,23 @@ TEST(Calibrate, UploadsStartsWatchesAndShowsTheLayers) {
   EXPECT_EQ(run.err, " 50%  surrogates: layer 1 of 2\n");
 }
 
+TEST(Calibrate, ShowsTheOperatingPointsItMade) {
+  FakeOperation operation;
+  FakeHandlers handlers = operation.Handlers(Handlers());
+  handlers.describe_model = [](const auto&, v1::DescribeModelResponse& response) {
+    response = WithOperatingPoints();
+    return FakeStatus{};
+  };
+  FakeServer server(handlers);
+  const auto calibrate = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"calibrate", "-m", "m", "--corpus", "-", "--server", server.address()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Gatehouse(arguments, {.in = "Call me Ishmael."});
+  };
+  EXPECT_THAT(calibrate({}).out, HasSubstr("\n\n  operating points · sequential · ladders\n  name  perplexity"));
+  EXPECT_EQ(calibrate({"--json"}).json()["operating_points"][0]["name"], "1%");
+}
+
 TEST(Calibrate, FailsWhereTheOperationDoes) {
   FakeOperation operation;
   operation.end = v1::OPERATION_STATE_FAILED;
