@@ -1,0 +1,37 @@
+#ifndef GATEHOUSE_TESTS_BENCH_PARTITION_TIMES_H_
+#define GATEHOUSE_TESTS_BENCH_PARTITION_TIMES_H_
+
+#include <map>
+#include <vector>
+
+#include "server/engine/kernels/kernels.h"
+#include "server/engine/model/weights.h"
+
+namespace gatehouse {
+
+// How long the matrix products of one layer's MLP and of its surrogate take at a number of
+// rows: what an ideal router would pay for a step's two partitions, without gates, gather
+// or scatter.  Measured on all layers in turn, so that weights come from memory as they do
+// in a step.  Used by one thread.
+class PartitionTimes {
+ public:
+  // Both outlive this object.
+  PartitionTimes(const ModelWeights& model, Kernels& kernels);
+
+  // Seconds for one layer at `rows` rows; 0 at 0 rows.
+  double Full(int rows);
+  double Linear(int rows);
+
+ private:
+  template <typename Run>
+  double Measure(int rows, std::map<int, double>& known, Run run);
+
+  const ModelWeights& model_;
+  Kernels& kernels_;
+  std::vector<LinearWeights> surrogates_;  // [layers], of random numbers
+  std::map<int, double> full_, linear_;    // by rows
+};
+
+}  // namespace gatehouse
+
+#endif  // GATEHOUSE_TESTS_BENCH_PARTITION_TIMES_H_
