@@ -23,7 +23,9 @@ absl::Status CheckThreshold(std::string_view field, float threshold) {
 
 absl::Status CheckLayer(std::string_view field, int layer, int layers) {
   if (!(layer >= 0 && layer < layers)) {
-    return absl::InvalidArgumentError(StrCat(field, " names layer ", layer, ", must be in [0, ", layers, ")"));
+    return WithReason(
+        absl::InvalidArgumentError(StrCat(field, " names layer ", layer, ", must be in [0, ", layers, ")")),
+        reason::kLayerOutOfRange);
   }
   return absl::OkStatus();
 }

@@ -83,7 +83,7 @@ std::vector<BadRequest> BadRequests() {
          r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
          r.mutable_gating()->add_layers(3);
        },
-       invalid, "", "layer"},
+       invalid, "LAYER_OUT_OF_RANGE", "layers names layer 3"},
       {"layer over an int",
        [](auto& r) {
          r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
