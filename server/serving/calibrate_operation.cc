@@ -36,7 +36,7 @@ absl::Status CheckBudget(const BudgetOptions& budget) {
 
 absl::Status CheckOptions(const CalibrateOptions& options, const ModelInfo& model) {
   GH_RETURN_IF_ERROR(CheckSplitOptions(options, model));
-  GH_RETURN_IF_ERROR(CheckNumber("ridge", options.ridge, 0));
+  GH_RETURN_IF_ERROR(CheckAbove("ridge", options.ridge, 0, 1e12));
   GH_RETURN_IF_ERROR(CheckCount("max_consensus", options.max_consensus, 1, 64));
   GH_RETURN_IF_ERROR(CheckNumber("gateable_cost_limit", options.gateable_cost_limit, 0));
   return CheckBudget(options.budget);

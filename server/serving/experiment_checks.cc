@@ -1,7 +1,9 @@
 #include "server/serving/experiment_checks.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
@@ -74,6 +76,14 @@ struct MethodChecks {
   }
 };
 
+absl::Status CheckOrderIsAmong(const std::vector<int>& layers, const std::vector<int>& order) {
+  for (const int layer : order) {
+    if (layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end()) continue;
+    return absl::InvalidArgumentError(StrCat("training.order names layer ", layer, ", which is not among layers"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckExperiment(const ExperimentRequest& request, const ModelInfo& model) {
@@ -87,7 +97,9 @@ absl::Status CheckExperiment(const ExperimentRequest& request, const ModelInfo& 
     return absl::InvalidArgumentError(
         StrCat("resume is for training: ", ExperimentKind(request.spec.method), " keeps no checkpoint"));
   }
-  return std::visit(MethodChecks{model}, request.spec.method);
+  GH_RETURN_IF_ERROR(std::visit(MethodChecks{model}, request.spec.method));
+  const auto* training = std::get_if<TrainingMethod>(&request.spec.method);
+  return training == nullptr ? absl::OkStatus() : CheckOrderIsAmong(options.layers, training->order);
 }
 
 }  // namespace gatehouse

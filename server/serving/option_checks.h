@@ -39,10 +39,13 @@ absl::Status CheckSplitOptions(const Options& options, const ModelInfo& model) {
   GH_RETURN_IF_ERROR(CheckCount("gate_tokens", options.gate_tokens, 0, kMaxTokens));
   GH_RETURN_IF_ERROR(CheckCount("select_tokens", options.select_tokens, 0, kMaxTokens));
   GH_RETURN_IF_ERROR(CheckCount("report_tokens", options.report_tokens, 0, kMaxTokens));
+  int window = std::min(512, model.context);
   if (options.window_tokens != 0) {
     GH_RETURN_IF_ERROR(CheckCount("window_tokens", options.window_tokens, 2, model.context));
+    window = options.window_tokens;
   }
-  return CheckCount("sink_positions", options.sink_positions, 0, std::min(1024, model.context - 1));
+  // At least two tokens beyond the sinks: one to replace, one to predict.
+  return CheckCount("sink_positions", options.sink_positions, 0, std::min(1024, window - 2));
 }
 
 }  // namespace gatehouse

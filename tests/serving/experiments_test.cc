@@ -287,7 +287,8 @@ TEST_F(Experiments, AreCheckedBeforeTheyStart) {
   EXPECT_THAT(with_options([](auto& options) { options.layers = {1, 1}; }), invalid("layers has 1 twice"));
   EXPECT_THAT(with_options([](auto& options) { options.fit_tokens = -1; }), invalid("fit_tokens"));
   EXPECT_THAT(with_options([](auto& options) { options.window_tokens = 1; }), invalid("window_tokens is 1"));
-  EXPECT_THAT(with_options([](auto& options) { options.sink_positions = 64; }), invalid("sink_positions"));
+  EXPECT_THAT(with_options([](auto& options) { options.sink_positions = 63; }),
+              invalid("sink_positions is 63, must be in [0, 62]"));
   EXPECT_THAT(with_options([](auto& options) { options.ridge = NAN; }), invalid("ridge is nan"));
   EXPECT_THAT(with_options([](auto& options) { options.bootstrap_resamples = 99; }), invalid("[100, 1000000]"));
 
@@ -298,14 +299,17 @@ TEST_F(Experiments, AreCheckedBeforeTheyStart) {
   EXPECT_THAT(with_method(NoFlyMethod{.least_positive = 2}), invalid("no_fly.least_positive"));
   EXPECT_THAT(with_method(NoFlyMethod{.least_count = 0}), invalid("no_fly.least_count"));
   EXPECT_THAT(with_training([](auto& training) { training.order = {1, 5}; }), invalid("training.order is 5"));
-  EXPECT_THAT(with_training([](auto& training) { training.steps_per_layer = 0; }),
-              invalid("training.steps_per_layer"));
+  EXPECT_THAT(with_training([](auto& training) { training.steps_per_layer = 0; }), invalid("training.steps_per_layer"));
   EXPECT_THAT(with_training([](auto& training) { training.batch_sequences = 0; }), invalid("training.batch_sequences"));
   EXPECT_THAT(with_training([](auto& training) { training.learning_rate = INFINITY; }),
               invalid("training.learning_rate"));
   EXPECT_THAT(with_training([](auto& training) { training.gradient_clip = 0; }),
               invalid("training.gradient_clip is 0, must be above 0"));
   EXPECT_THAT(with_training([](auto& training) { training.evaluate_every = 0; }), invalid("training.evaluate_every"));
+  ExperimentRequest elsewhere = Request({corpus}, TrainingMethod{.order = {1}});
+  elsewhere.spec.options.layers = {0, 2};
+  EXPECT_THAT(manager->Start("m", elsewhere).status(),
+              invalid("training.order names layer 1, which is not among layers"));
   EXPECT_THAT(manager->List(0, "")->operations, IsEmpty());
 }
 

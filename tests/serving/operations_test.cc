@@ -213,6 +213,16 @@ TEST_F(Operations, RefuseBadRequests) {
   CalibrateSpec spec = Spec(corpus);
   spec.options.ridge = std::nan("");
   EXPECT_THAT(manager->Start("m", spec), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ridge")));
+  for (const double ridge : {0.0, 1e300}) {
+    spec.options.ridge = ridge;
+    EXPECT_THAT(manager->Start("m", spec),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must be above 0 and at most 1e+12")));
+  }
+  spec = Spec(corpus);
+  spec.options.window_tokens = 8;
+  spec.options.sink_positions = 7;
+  EXPECT_THAT(manager->Start("m", spec),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sink_positions is 7, must be in [0, 6]")));
   spec = Spec(corpus);
   spec.options.gateable_cost_limit = -1;
   EXPECT_THAT(manager->Start("m", spec),
