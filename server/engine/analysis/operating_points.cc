@@ -85,6 +85,10 @@ class PointSearch {
   std::map<double, Found> found_;  // by shift
 };
 
+bool HasName(const std::vector<OperatingPoint>& points, const std::string& name) {
+  return std::any_of(points.begin(), points.end(), [&](const OperatingPoint& point) { return point.name == name; });
+}
+
 }  // namespace
 
 absl::StatusOr<PointRun> RunAtPoint(const ModelWeights& model, const std::vector<CheapPaths>& paths,
@@ -142,6 +146,7 @@ absl::StatusOr<std::vector<OperatingPoint>> FindOperatingPoints(const ModelWeigh
   for (const double budget : options.budgets) {
     OperatingPoint point;
     point.name = BudgetName(budget);
+    if (HasName(points, point.name)) continue;
     point.budget = budget;
     work.SetStage("operating point " + point.name);
     GH_ASSIGN_OR_RETURN(point.layers, search.Within(budget));

@@ -207,6 +207,18 @@ TEST(OperatingPoints, KeepTheirBudgetOnTheSelectionSplitAndSaveMoreForMore) {
   EXPECT_GT(points->at(2).work_saved, points->at(1).work_saved);
 }
 
+TEST(OperatingPoints, AreOneWhereBudgetsDifferByLessThanTheirNameTells) {
+  const ModelWeights model = LoadPlanted();
+  const auto paths = RandomPaths(model, 0);
+  Split select(model, 6, 5), report(model, 6, 6);
+  const PointSearchOptions options{.budgets = {0.01, 0.0100000001, 0.02}, .sinks = kSinks, .resamples = 100};
+  const auto points = FindOperatingPoints(model, paths, options, select.stream(), report.stream(), select.work());
+  ASSERT_TRUE(points.ok()) << points.status();
+  ASSERT_EQ(points->size(), 2);
+  EXPECT_EQ(points->front().budget, 0.01);
+  EXPECT_EQ(points->back().name, "2%");
+}
+
 TEST(WholeModelGating, TakesALayerThatIsLinearForNothing) {
   const auto data = CalibrateTo(LoadPlanted(), {.budgets = {0.0001}, .tune = false});
   ASSERT_TRUE(data.ok()) << data.status();
