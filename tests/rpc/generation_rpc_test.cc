@@ -210,6 +210,16 @@ TEST_F(RpcTest, ACallWhoseDeadlinePassesInTheQueueIsNeverRun) {
   }
 }
 
+TEST_F(RpcTest, ADeadlineBeyondTheClocksRangeIsNoneThatHasPassed) {
+  StartServer();
+  for (const int64_t hours : {int64_t{2'562'047}, int64_t{99'999'999}}) {
+    grpc::ClientContext context;
+    context.set_deadline(gpr_time_from_hours(hours, GPR_TIMESPAN));
+    const auto generated = Generate(Prompt("abc", 1), context);
+    EXPECT_TRUE(generated.status.ok()) << hours << ": " << generated.status.error_message();
+  }
+}
+
 TEST_F(RpcTest, ACallWhoseDeadlinePassesWhileItRunsEnds) {
   StartServer();
   engine_->BlockSteps();
