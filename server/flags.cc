@@ -59,6 +59,17 @@ std::string CheckModel(const std::string& text) {
   return StrCat("'", text, "' is not NAME=DIR");
 }
 
+// In [0, most]; CLI::Range takes NaN.
+CLI::Validator SecondsUpTo(double most) {
+  return CLI::Validator(
+      [most](std::string& text) {
+        double seconds = 0;
+        if (CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= most) return std::string();
+        return StrCat("Value ", text, " not in range 0 to ", most);
+      },
+      StrCat("FLOAT in [0 - ", most, "]"));
+}
+
 void AddModelFlags(CLI::App& app, ServerFlags& flags, std::vector<std::string>& models) {
   const std::string group = "Models";
   app.add_option("--model", models,
@@ -134,8 +145,9 @@ void AddStateFlags(CLI::App& app, ServerFlags& flags) {
       ->capture_default_str()
       ->type_name("MIB")
       ->group(group);
-  app.add_option("--keep-operations", flags.keep_operations,
-                 "Operations kept once they have ended; older ones go, with their reports and files, but not calibrations")
+  app.add_option(
+         "--keep-operations", flags.keep_operations,
+         "Operations kept once they have ended; older ones go, with their reports and files, but not calibrations")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->type_name("N")
@@ -156,13 +168,13 @@ void AddShutdownFlags(CLI::App& app, ServerFlags& flags) {
   const std::string group = "Shutdown (on SIGTERM or SIGINT; a second signal exits at once)";
   app.add_option("--shutdown-delay", flags.shutdown_delay_seconds,
                  "Seconds of serving on with health NOT_SERVING, so that load balancers look elsewhere")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(SecondsUpTo(3600))
       ->capture_default_str()
       ->type_name("SECONDS")
       ->group(group);
   app.add_option("--shutdown-grace", flags.shutdown_grace_seconds,
                  "Seconds that running calls then have to finish before they are cancelled")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(SecondsUpTo(86400))
       ->capture_default_str()
       ->type_name("SECONDS")
       ->group(group);
