@@ -14,14 +14,28 @@
 namespace gatehouse::cli {
 namespace {
 
-// Lets `write` fill a file beside `path`, then gives it that name.
-absl::Status WriteBeside(const std::string& path, const std::function<absl::Status(std::ostream&)>& write) {
-  const std::string partial = path + ".part";
-  std::ofstream file(partial, std::ios::binary);
-  if (!file) return absl::FailedPreconditionError("cannot write " + partial + ": " + std::strerror(errno));
-  absl::Status status = write(file);
+// Whether there is something at `path` that a file must not take the place of: a link, a
+// device, a pipe, a folder.
+bool MustStay(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::symlink_status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
+absl::Status WriteStraight(const std::string& path, const std::function<absl::Status(std::ostream&)>& write) {
+  std::ofstream file(path, std::ios::binary);
+  if (!file) return absl::FailedPreconditionError("cannot write " + path + ": " + std::strerror(errno));
+  const absl::Status status = write(file);
   file.close();
-  if (status.ok() && !file) status = absl::DataLossError("cannot write " + partial);
+  return status.ok() && !file ? absl::DataLossError("cannot write " + path) : status;
+}
+
+// Lets `write` fill a file beside `path`, then gives it that name; what must stay is written
+// straight.
+absl::Status WriteBeside(const std::string& path, const std::function<absl::Status(std::ostream&)>& write) {
+  if (MustStay(path)) return WriteStraight(path, write);
+  const std::string partial = path + ".part";
+  absl::Status status = WriteStraight(partial, write);
   std::error_code error;
   if (status.ok()) std::filesystem::rename(partial, path, error);
   if (error) status = absl::FailedPreconditionError("cannot write " + path + ": " + error.message());

@@ -241,6 +241,13 @@ TEST(OperationsReport, ShowsTheReportAgain) {
   const auto html = TemporaryFile("report.html");
   EXPECT_EQ(run({"report", "7", "--html", html.string()}).exit_code, 0);
   EXPECT_THAT(Content(html), HasSubstr("<html"));
+  const auto link = TemporaryFile("link.html");
+  std::filesystem::create_symlink(html, link);
+  std::filesystem::resize_file(html, 0);
+  EXPECT_EQ(run({"report", "7", "--html", link.string()}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_THAT(Content(html), HasSubstr("<html"));
+  std::filesystem::remove(link);
   std::filesystem::remove(html);
   const Finished failed = run({"report", "7", "--html", "/no/such/folder/x.html"});
   EXPECT_EQ(failed.exit_code, kExitFailed);
