@@ -46,6 +46,20 @@ struct FileDescriptor {
   }
 };
 
+// Without waiting for a writer where the path is a pipe.
+FileDescriptor OpenToRead(const std::string& path) {
+  return FileDescriptor{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+}
+
+// Size of what OpenToRead opened; fails where it could not, or it is no regular file.
+absl::StatusOr<size_t> RegularSize(int fd, const std::string& path) {
+  if (fd < 0) return ErrnoError("cannot open", path);
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return ErrnoError("cannot stat", path);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(StrCat(path, " is not a regular file"));
+  return static_cast<size_t>(info.st_size);
+}
+
 absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), bytes.size());
@@ -73,14 +87,9 @@ absl::Status WriteAndRename(const std::string& temporary, const std::string& pat
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // Without waiting for a writer where the path is a pipe.
-  FileDescriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) return ErrnoError("cannot open", path);
-  struct stat info {};
-  if (fstat(file.fd, &info) != 0) return ErrnoError("cannot stat", path);
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(StrCat(path, " is not a regular file"));
-  if (info.st_size == 0) return MappedFile(nullptr, 0);
-  const size_t size = static_cast<size_t>(info.st_size);
+  const FileDescriptor file = OpenToRead(path);
+  GH_ASSIGN_OR_RETURN(const size_t size, RegularSize(file.fd, path));
+  if (size == 0) return MappedFile(nullptr, 0);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) return ErrnoError("cannot map", path);
   return MappedFile(static_cast<const char*>(data), size);
@@ -100,12 +109,23 @@ MappedFile::~MappedFile() {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
-  GH_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  if (static_cast<int64_t>(file.bytes().size()) > limit) {
-    return absl::ResourceExhaustedError(
-        StrCat(path, " holds ", file.bytes().size(), " bytes, more than the limit of ", limit));
+  // Read, not mapped: a file that shrinks meanwhile is short, where a map would end the process.
+  const FileDescriptor file = OpenToRead(path);
+  GH_ASSIGN_OR_RETURN(const size_t size, RegularSize(file.fd, path));
+  if (static_cast<int64_t>(size) > limit) {
+    return absl::ResourceExhaustedError(StrCat(path, " holds ", size, " bytes, more than the limit of ", limit));
   }
-  return std::string(file.bytes());
+  std::string content(size, '\0');
+  size_t got = 0;
+  while (got < size) {
+    const ssize_t count = read(file.fd, content.data() + got, size - got);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoError("cannot read", path);
+    if (count == 0) break;
+    got += static_cast<size_t>(count);
+  }
+  content.resize(got);
+  return content;
 }
 
 absl::Status WriteFileAtomically(const std::string& path, std::string_view bytes) {

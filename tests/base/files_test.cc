@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -64,6 +65,21 @@ TEST_F(FilesTest, ReadersSeeTheOldOrTheNewContentAndNeverAPart) {
     EXPECT_TRUE(seen == old_text || seen == new_text);
   }
   writer.join();
+}
+
+TEST_F(FilesTest, AFileThatShrinksWhileItIsReadIsShort) {
+  constexpr size_t kBytes = 4 << 20;
+  ASSERT_TRUE(WriteFileAtomically(Path("x"), std::string(kBytes, 'x')).ok());
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) {
+      std::filesystem::resize_file(Path("x"), 0);
+      std::filesystem::resize_file(Path("x"), kBytes);
+    }
+  });
+  for (int i = 0; i < 100; ++i) EXPECT_LE(ReadFile(Path("x")).value().size(), kBytes);
+  done = true;
+  other.join();
 }
 
 TEST_F(FilesTest, AWriteThatFailsLeavesNothingBehind) {
