@@ -105,6 +105,7 @@ int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal
   const auto exit_code = action(session);
   environment.interrupts.OnInterrupt({});
   terminal.out.flush();
+  if (exit_code.ok() && !terminal.out) return fail(absl::DataLossError("cannot write standard output"), kExitFailed);
   if (exit_code.ok()) return *exit_code;
   if (interrupted && absl::IsCancelled(exit_code.status())) {
     return fail(absl::CancelledError("interrupted"), kExitInterrupted);

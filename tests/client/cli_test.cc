@@ -575,6 +575,23 @@ TEST(Models, PrintsLayersWithPlainNeuronIndicesAsJson) {
   EXPECT_EQ(model["layers"][1]["linear_cost"], nullptr);  // NaN
 }
 
+TEST(Models, FailWhereStandardOutputTakesNothing) {
+  FakeServer server(Handlers());
+  std::istringstream in;
+  std::ostream full(nullptr);
+  std::ostringstream err;
+  Interrupts interrupts;
+  EXPECT_EQ(RunProgram({"models", "--server", server.address()}, {.in = in,
+                                                                  .out = full,
+                                                                  .err = err,
+                                                                  .out_is_terminal = false,
+                                                                  .err_is_terminal = false,
+                                                                  .width = 80,
+                                                                  .interrupts = interrupts}),
+            kExitFailed);
+  EXPECT_THAT(err.str(), HasSubstr("cannot write standard output"));
+}
+
 TEST(Models, ShowsLayersOfOneThatIsNamed) {
   FakeServer server(Handlers());
   const Finished run = Gatehouse({"models", "m", "--server", server.address()});
