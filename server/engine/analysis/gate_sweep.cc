@@ -182,6 +182,7 @@ absl::Status GateSweep::Study(const CorpusPlan& plan, int layer, const Splits& s
   deltas_.push_back(linear - splits.report.full_cross_entropy());
 
   const size_t first_half = halves_.size(), first_sweep = sweep_.size();
+  std::vector<at::Tensor> half_ces;  // one a gate
   for (const NamedGate& gate : gates) {
     HalfRow half{.corpus = plan.name,
                  .layer = layer,
@@ -199,6 +200,7 @@ absl::Status GateSweep::Study(const CorpusPlan& plan, int layer, const Splits& s
     GH_ASSIGN_OR_RETURN(const at::Tensor reported,
                         RoutedCrossEntropy(model, layer, splits.report, surrogate, best, work));
     half.cost = cost_of(splits.report, reported);
+    half_ces.push_back(reported);
     half.linear_fraction = best.to(at::kDouble).mean().item<double>();
     halves_.push_back(std::move(half));
 
@@ -225,8 +227,13 @@ absl::Status GateSweep::Study(const CorpusPlan& plan, int layer, const Splits& s
     }
   }
 
+  for (size_t i = 0; i < half_ces.size(); ++i) {  // the control is last
+    halves_[first_half + i].against_random =
+        BootstrapPerplexityChange(half_ces.back(), half_ces[i], options.bootstrap_resamples, options.seed);
+  }
+
   // The choice, on tokens that neither fitted a gate nor are reported on.
-  const auto best = std::min_element(halves_.begin() + first_half, halves_.end() - 1,  // the control is last
+  const auto best = std::min_element(halves_.begin() + first_half, halves_.end() - 1,
                                      [](const HalfRow& a, const HalfRow& b) { return a.select_cost < b.select_cost; });
   best->chosen = true;
   for (size_t i = first_sweep; i < sweep_.size(); ++i) sweep_[i].chosen = sweep_[i].gate == best->gate;

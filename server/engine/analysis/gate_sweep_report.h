@@ -36,6 +36,7 @@ struct HalfRow {
   bool chosen = false;
   double select_cost = 0;
   Interval cost = {};
+  Interval against_random = {};  // change of perplexity from the control to this gate
   Interval auc = {};
   double base_rate = 0;  // of label 1 among the report split's tokens
   Interval linear_cost;  // of the layer, all tokens but the sinks linear

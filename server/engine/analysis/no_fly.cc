@@ -246,12 +246,13 @@ std::string NoFlyStudy::Summarize(const Text& first, const Text& second) const {
   }
   const auto number = [](double value) { return std::isnan(value) ? "none" : absl::StrFormat("%.2f", value); };
   const auto share = [](double part, double whole) { return whole > 0 ? Percent(part / whole) : std::string("none"); };
-  return StrCat(first.name, " lists ", listed, " target tokens over ", layers_.size(), " layers (",
-                absl::StrFormat("%.1f", by_chance), " by chance); on ", second.name, " ", share(flipped, judged),
-                " of the ", judged, " that can be judged flip their sign, against ", share(own_flipped, own_judged),
-                " between halves of ", first.name, " itself. Median r over the layers is ", number(Median(r_listed)),
-                " over listed and ", number(Median(r_shared)),
-                " over all shared tokens, where noise alone lets at most ", number(Median(ceilings)), " be expected.");
+  return StrCat(first.name, " lists ", listed, " target tokens over ", layers_.size(),
+                layers_.size() == 1 ? " layer (" : " layers (", absl::StrFormat("%.1f", by_chance), " by chance); on ",
+                second.name, " ", share(flipped, judged), " of the ", judged,
+                " that can be judged flip their sign, against ", share(own_flipped, own_judged), " between halves of ",
+                first.name, " itself. Median r over the layers is ", number(Median(r_listed)), " over listed and ",
+                number(Median(r_shared)), " over all shared tokens, where noise alone lets at most ",
+                number(Median(ceilings)), " be expected.");
 }
 
 ExperimentResult NoFlyStudy::Finish(std::span<const CorpusPlan> plans) && {

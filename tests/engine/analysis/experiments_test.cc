@@ -241,7 +241,8 @@ TEST(GateSweep, ChoosesOneGateALayerAtEqualWorkAndTheGateBeatsChance) {
   EXPECT_GT(Numbers(half, "auc_low")[0], 0.5);
   EXPECT_LT(Numbers(half, "auc_low")[2], 0.5);
   EXPECT_GT(Numbers(half, "auc_high")[2], 0.5);
-  EXPECT_LT(Numbers(half, "cost")[0], Numbers(half, "cost")[2]);
+  EXPECT_LT(Numbers(half, "against_random_high")[0], 0);
+  EXPECT_EQ(Numbers(half, "against_random")[2], 0);
   EXPECT_EQ(Numbers(Table(*result, "chosen"), "threshold").size(), 1u);
 }
 
