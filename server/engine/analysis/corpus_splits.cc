@@ -68,7 +68,7 @@ absl::Status ShareOut(Shares& shares, int64_t blocks, int window, int64_t corpus
   int64_t given = 0;
   for (const Share& share : shares) given += share.got;
   if (given > blocks) {
-    return absl::InvalidArgumentError(StrCat("the corpus has ", corpus_tokens, " tokens; calibrating needs at least ",
+    return absl::InvalidArgumentError(StrCat("the corpus has ", corpus_tokens, " tokens; its splits need at least ",
                                              given * window, " (fit ", shares[0].got * window, ", gate ",
                                              shares[1].got * window, ", select ", shares[2].got * window, ", report ",
                                              shares[3].got * window, ", in blocks of ", window, ")"));
@@ -110,6 +110,13 @@ absl::StatusOr<CorpusSplits> PlanSplits(const CalibrateOptions& options, int64_t
     next += shares[i].got;
   }
   return splits;
+}
+
+absl::Status CheckIntervalsExist(const CorpusSplits& splits) {
+  if (splits.report.size() >= 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("report_tokens comes to one block of ", splits.window,
+             " tokens; an interval needs two: give more of them, or a smaller window_tokens"));
 }
 
 }  // namespace gatehouse

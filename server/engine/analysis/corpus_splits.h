@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/engine/calibration.h"
 #include "server/engine/model/config.h"
@@ -25,6 +26,11 @@ struct CorpusSplits {
 // InvalidArgument, naming the option or the number of tokens needed, otherwise.
 absl::StatusOr<CorpusSplits> PlanSplits(const CalibrateOptions& options, int64_t corpus_tokens,
                                         const ModelConfig& model);
+
+// The figures of the report split are given with bootstrap intervals over its blocks, which
+// one block alone would make look exact.  InvalidArgument, naming the option, where it has
+// but one.
+absl::Status CheckIntervalsExist(const CorpusSplits& splits);
 
 }  // namespace gatehouse
 

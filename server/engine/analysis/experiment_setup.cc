@@ -54,6 +54,7 @@ absl::StatusOr<std::vector<CorpusPlan>> PlanCorpora(const ExperimentContext& con
     absl::StatusOr<CorpusSplits> splits =
         PlanSplits(SplitOptions(context.options), static_cast<int64_t>(corpus.tokens.size()), context.model.config);
     if (!splits.ok()) return Annotate(splits.status(), name);
+    GH_RETURN_IF_ERROR(Annotate(CheckIntervalsExist(*splits), name));
     plans.push_back({&corpus, std::move(name), *std::move(splits)});
   }
   return plans;

@@ -108,5 +108,15 @@ TEST(CorpusSplits, DependOnTheSeedAndOnNothingElse) {
   EXPECT_NE(first->fit, other->fit);
 }
 
+TEST(CorpusSplits, OfOneReportBlockHaveNoIntervals) {
+  CorpusSplits splits;
+  splits.window = 128;
+  splits.report = {3};
+  EXPECT_THAT(CheckIntervalsExist(splits),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("report_tokens"), HasSubstr("128"))));
+  splits.report = {3, 5};
+  EXPECT_TRUE(CheckIntervalsExist(splits).ok());
+}
+
 }  // namespace
 }  // namespace gatehouse
