@@ -14,6 +14,21 @@ add_library(gatehouse_torch INTERFACE)
 target_include_directories(gatehouse_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_link_libraries(gatehouse_torch INTERFACE ${TORCH_LIBRARIES})
 
+# Reading LibTorch's headers takes most of the time of a file that includes them, so they are
+# compiled once, for every target that links gatehouse_torch itself.
+file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/torch_headers.cc" CONTENT "")
+add_library(gatehouse_torch_headers OBJECT "${PROJECT_BINARY_DIR}/torch_headers.cc")
+target_link_libraries(gatehouse_torch_headers PRIVATE gatehouse_options gatehouse_torch)
+target_precompile_headers(gatehouse_torch_headers PRIVATE
+  <ATen/core/Tensor.h> <ATen/TensorOperators.h> <memory> <string> <vector>)
+
+# gatehouse_use_torch_headers(<target> [<library>...]) where gatehouse_torch is one of the libraries
+function(gatehouse_use_torch_headers name)
+  if("gatehouse_torch" IN_LIST ARGN)
+    target_precompile_headers(${name} REUSE_FROM gatehouse_torch_headers)
+  endif()
+endfunction()
+
 # gatehouse_library(<name> SOURCES ... [PUBLIC ...] [PRIVATE ...])
 # makes gatehouse_<name>, alias gatehouse::<name>.
 function(gatehouse_library name)
@@ -24,6 +39,7 @@ function(gatehouse_library name)
   target_link_libraries(gatehouse_${name}
     PUBLIC ${arg_PUBLIC}
     PRIVATE gatehouse_options ${arg_PRIVATE})
+  gatehouse_use_torch_headers(gatehouse_${name} ${arg_PRIVATE})
 endfunction()
 
 # gatehouse_test(<name> SOURCES ... [LIBS ...] [LABELS ...] [TIMEOUT seconds])
@@ -39,6 +55,7 @@ function(gatehouse_test name)
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE gatehouse_options ${arg_LIBS} GTest::gmock_main)
+  gatehouse_use_torch_headers(${name} ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
