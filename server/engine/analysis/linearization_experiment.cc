@@ -101,10 +101,6 @@ class CostStudy {
   std::vector<ReportArray> arrays_;
 };
 
-std::string Describe(const Interval& cost) {
-  return StrCat(SignedPercent(cost.estimate), " [", SignedPercent(cost.low), ", ", SignedPercent(cost.high), "]");
-}
-
 // What was found on one corpus, in a few sentences.
 std::string Summarize(std::span<const LayerCost> rows) {
   const auto by_cost = [](const LayerCost& a, const LayerCost& b) { return a.cost.estimate < b.cost.estimate; };
@@ -118,10 +114,10 @@ std::string Summarize(std::span<const LayerCost> rows) {
                 "), ", count([](const LayerCost& row) { return row.cost.estimate <= 0.01; }), " of ", rows.size(),
                 " layers cost at most 1 % each when their MLP is linear for every token but the sinks; the costs of ",
                 count([](const LayerCost& row) { return row.cost.low <= 0 && row.cost.high >= 0; }),
-                " cannot be told from none. Cheapest is layer ", cheapest.layer, " at ", Describe(cheapest.cost),
-                ", dearest layer ", dearest.layer, " at ", Describe(dearest.cost),
-                ". With sinks fitted and replaced too, layer ", worst.layer, " costs ", Describe(worst.cost_with_sinks),
-                " instead of ", Describe(worst.cost), ".");
+                " cannot be told from none. Cheapest is layer ", cheapest.layer, " at ", SignedPercent(cheapest.cost),
+                ", dearest layer ", dearest.layer, " at ", SignedPercent(dearest.cost),
+                ". With sinks fitted and replaced too, layer ", worst.layer, " costs ",
+                SignedPercent(worst.cost_with_sinks), " instead of ", SignedPercent(worst.cost), ".");
 }
 
 ReportTable CostTable(const std::vector<LayerCost>& rows) {

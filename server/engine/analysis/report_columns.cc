@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_format.h"
+#include "server/base/strings.h"
 
 namespace gatehouse {
 
@@ -22,6 +23,11 @@ ReportArray ArrayOf(std::string name, const at::Tensor& tensor) {
 }
 
 std::string SignedPercent(double share) { return absl::StrFormat("%+.2f %%", 100 * share); }
+
+std::string SignedPercent(const Interval& interval) {
+  return StrCat(SignedPercent(interval.estimate), " [", SignedPercent(interval.low), ", ", SignedPercent(interval.high),
+                "]");
+}
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 

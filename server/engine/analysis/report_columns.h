@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/engine/analysis/statistics.h"
 #include "server/engine/report.h"
 
 namespace gatehouse {
@@ -31,6 +32,8 @@ ReportArray ArrayOf(std::string name, const at::Tensor& tensor);
 
 // 0.0123 → "+1.23 %".
 std::string SignedPercent(double share);
+// 0.0123 → "+1.23 %", with its interval: "+1.23 % [+0.50 %, +2.00 %]".
+std::string SignedPercent(const Interval& interval);
 // 0.123 → "12.3 %".
 std::string Percent(double share);
 

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "server/engine/analysis/neuron_discovery.h"
+
 namespace gatehouse {
 namespace {
 
-// A neuron fires when its activation exceeds this (methods B.4).
-constexpr double kFiringThreshold = 0.1;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Bit i of each row: whether neuron neurons[i] fires.  activations [rows, d_mlp].

@@ -21,11 +21,6 @@ namespace {
 using Mode = TrainableModel::Mode;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-std::string PercentOf(const Interval& interval) {
-  return StrCat(SignedPercent(interval.estimate), " [", SignedPercent(interval.low), ", ", SignedPercent(interval.high),
-                "]");
-}
-
 // "two-phase, soft gates" → "two_phase_soft_gates".
 std::string Identifier(std::string_view name) {
   std::string identifier;
@@ -290,10 +285,10 @@ std::string Summary(const TrainingOutcome& outcome) {
   const double saved = outcome.run.WorkSaved(outcome.context.model.config, outcome.context.options.sink_positions, 0);
   return StrCat("After ", outcome.plan.steps, " steps on layers ", absl::StrJoin(outcome.order, ", "),
                 " the run saves ", Percent(saved), " of the MLPs' work, and its perplexity on held-out text is ",
-                PercentOf(change),
+                SignedPercent(change),
                 " against the untouched model. The control, with as many steps on the same tokens and nothing "
                 "replaced, is at ",
-                PercentOf(control), ". Run against control: ", PercentOf(against), ". ", verdict);
+                SignedPercent(control), ". Run against control: ", SignedPercent(against), ". ", verdict);
 }
 
 }  // namespace
