@@ -15,7 +15,7 @@ target_include_directories(gatehouse_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS
 target_link_libraries(gatehouse_torch INTERFACE ${TORCH_LIBRARIES})
 
 # Reading LibTorch's headers takes most of the time of a file that includes them, so they are
-# compiled once, for every target that links gatehouse_torch itself.
+# compiled once.
 file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/torch_headers.cc" CONTENT "")
 add_library(gatehouse_torch_headers OBJECT "${PROJECT_BINARY_DIR}/torch_headers.cc")
 target_link_libraries(gatehouse_torch_headers PRIVATE gatehouse_options gatehouse_torch)
@@ -27,6 +27,14 @@ function(gatehouse_use_torch_headers name)
   if("gatehouse_torch" IN_LIST ARGN)
     target_precompile_headers(${name} REUSE_FROM gatehouse_torch_headers)
   endif()
+endfunction()
+
+# gatehouse_compile_plainly(<target> [<library>...]): as gatehouse_use_torch_headers, and without the
+# optimisations that take longer than they save, for what only drives the code that has work
+# to do: tests and benchmarks.
+function(gatehouse_compile_plainly target)
+  target_compile_options(${target} PRIVATE -O1)
+  gatehouse_use_torch_headers(${target} ${ARGN})
 endfunction()
 
 # gatehouse_library(<name> SOURCES ... [PUBLIC ...] [PRIVATE ...])
@@ -55,7 +63,7 @@ function(gatehouse_test name)
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE gatehouse_options ${arg_LIBS} GTest::gmock_main)
-  gatehouse_use_torch_headers(${name} ${arg_LIBS})
+  gatehouse_compile_plainly(${name} ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
