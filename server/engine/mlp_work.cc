@@ -19,15 +19,18 @@ int64_t LadderMlpWork(const ModelInfo& model, int neurons) {
 
 int64_t GateWork(const ModelInfo& model) { return model.d_model; }
 
+int64_t QuorumWork(const ModelInfo& model, int neurons) { return int64_t{neurons} * model.d_model; }
+
 double MlpWorkSaved(const ModelInfo& model, std::span<const LayerTraffic> layers) {
   int64_t tokens = 0;
   double done = 0;
   for (const LayerTraffic& layer : layers) {
-    tokens += layer.full + layer.linear + layer.ladder;
+    tokens += layer.full + layer.linear + layer.ladder + layer.skip;
     done += static_cast<double>(layer.full) * static_cast<double>(FullMlpWork(model)) +
             static_cast<double>(layer.linear) * static_cast<double>(LinearMlpWork(model)) +
             static_cast<double>(layer.ladder) * static_cast<double>(LadderMlpWork(model, layer.ladder_neurons)) +
-            static_cast<double>(layer.gated) * static_cast<double>(GateWork(model));
+            static_cast<double>(layer.gated) * static_cast<double>(GateWork(model)) +
+            static_cast<double>(layer.quorum) * static_cast<double>(QuorumWork(model, layer.quorum_neurons));
   }
   if (tokens == 0) return 0;
   return 1 - done / (static_cast<double>(tokens) * static_cast<double>(FullMlpWork(model)));
