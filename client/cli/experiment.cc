@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "client/cli/experiment_inputs.h"
+#include "client/cli/experiment_suite.h"
 #include "client/cli/flags.h"
 #include "client/cli/operation_run.h"
 #include "client/cli/parse.h"
@@ -25,69 +27,26 @@ Examples:
   gatehouse experiment train -m novella-gpt2-7m --corpus novel.txt --schedule two-phase --resume NAME)";
 
 // One verb of `gatehouse experiment`: its flags, and what they ask for.
-struct ExperimentCommand {
-  std::string model;
-  std::vector<std::string> corpora;
-  v1::ExperimentSpec spec;
+struct ExperimentCommand : ExperimentInputs {
   ReportFlags report;
   bool detach = false;
 
   void Declare(CLI::App& app);
-  void DeclareMethod(CLI::App& app);
   void DeclareGates(CLI::App& app);
   void DeclareNoFly(CLI::App& app);
   void DeclareTraining(CLI::App& app);
+  void DeclareNonlinearity(CLI::App& app);
+  void DeclarePolynomial(CLI::App& app);
   absl::StatusOr<int> Run(Session& session, std::istream& in) const;
   absl::StatusOr<int> Finish(Session& session, const Watched& watched, Json json) const;
 };
 
-// Declares flags that set fields of `message` (of this command, so it outlives the parsing).
-template <typename Message>
-struct FieldFlags {
-  CLI::App& app;
-  Message& message;
-  const char* group;
-
-  template <typename Value>
-  CLI::Option* Add(const char* flag, void (Message::*set)(Value), const char* help) const {
-    return app
-        .add_option_function<Value>(
-            flag, [this_message = &message, set](const Value& value) { (this_message->*set)(value); }, help)
-        ->group(group);
-  }
-};
-
 void ExperimentCommand::Declare(CLI::App& app) {
-  AddModelFlag(app, model);
-  AddRepeatable(app, "--corpus", corpora, "A text to measure on, in UTF-8; - reads standard input; repeatable")
-      ->type_name("FILE")
-      ->required();
-  app.add_option_function<std::string>(
-         "--layers",
-         [this](const std::string& text) {
-           for (const uint32_t layer : OrUsageError("--layers", ParseLayers(text))) spec.add_layers(layer);
-         },
-         "Layers, such as 3,5-8 (default: all)")
-      ->type_name("LAYERS");
+  DeclareInputs(app);
   CLI::Option* const detached = app.add_flag("--detach", detach, "Start it and leave; it goes on at the server");
   report.Add(app);
   detached->excludes("--html")->excludes("--npz");
   DeclareMethod(app);
-}
-
-void ExperimentCommand::DeclareMethod(CLI::App& app) {
-  const FieldFlags<v1::ExperimentSpec> flags{app, spec, "Method"};
-  using Spec = v1::ExperimentSpec;
-  flags.Add("--fit-tokens", &Spec::set_fit_tokens, "Tokens for the surrogates (default: 10000)");
-  flags.Add("--gate-tokens", &Spec::set_gate_tokens, "Tokens for gates (default: 25000)");
-  flags.Add("--select-tokens", &Spec::set_select_tokens, "Tokens for choices (default: 5000)");
-  flags.Add("--report-tokens", &Spec::set_report_tokens, "Tokens for the figures reported (default: 5000)");
-  flags.Add("--window-tokens", &Spec::set_window_tokens, "Tokens of one block (default: 512, or the context)");
-  flags.Add("--sink-positions", &Spec::set_sink_positions, "First positions that always run in full (default: 4)");
-  flags.Add("--ridge", &Spec::set_ridge, "Ridge strength of the surrogates (default: 0.01)");
-  flags.Add("--bootstrap-resamples", &Spec::set_bootstrap_resamples,
-            "Resamples behind every interval (default: 10000)");
-  flags.Add("--seed", &Spec::set_seed, "Seed (default: 0)");
 }
 
 void ExperimentCommand::DeclareGates(CLI::App& app) {
@@ -103,7 +62,7 @@ void ExperimentCommand::DeclareGates(CLI::App& app) {
   app.add_option_function<std::string>(
          "--bottlenecks",
          [&method](const std::string& text) {
-           for (const uint32_t b : OrUsageError("--bottlenecks", ParseOrder(text))) method.add_bottlenecks(b);
+           for (const uint32_t b : OrUsageError("--bottlenecks", ParseCounts(text))) method.add_bottlenecks(b);
          },
          "b, for gates on a PCA to 2b dimensions (default: 1,3,6)")
       ->type_name("LIST")
@@ -165,21 +124,41 @@ void ExperimentCommand::DeclareTraining(CLI::App& app) {
       ->group("Training");
 }
 
+void ExperimentCommand::DeclareNonlinearity(CLI::App& app) {
+  const FieldFlags<v1::Nonlinearity> flags{app, *spec.mutable_nonlinearity(), "Method"};
+  flags.Add("--clusters", &v1::Nonlinearity::set_clusters, "Clusters of the most nonlinear tokens (default: 8)");
+}
+
+void ExperimentCommand::DeclarePolynomial(CLI::App& app) {
+  v1::PolynomialProbe& method = *spec.mutable_polynomial_probe();
+  app.add_option_function<std::string>(
+         "--degrees",
+         [&method](const std::string& text) {
+           for (const uint32_t degree : OrUsageError("--degrees", ParseCounts(text))) method.add_degrees(degree);
+         },
+         "Degrees, each in [1, 7] (default: 2 to 7)")
+      ->type_name("LIST")
+      ->group("Method");
+  const FieldFlags<v1::PolynomialProbe> flags{app, method, "Method"};
+  flags.Add("--components", &v1::PolynomialProbe::set_components, "Dimensions of the PCA (default: 50)");
+  flags.Add("--probe-ridge", &v1::PolynomialProbe::set_ridge, "Ridge strength of the probe (default: 1)");
+  flags.Add("--high-share", &v1::PolynomialProbe::set_high_share,
+            "Share of the tokens, the most nonlinear, that are probed (default: 0.1)");
+}
+
+// --max-consensus, for the methods of consensus.
+template <typename Message>
+void DeclareConsensus(CLI::App& app, Message& method) {
+  FieldFlags<Message>{app, method, "Method"}.Add("--max-consensus", &Message::set_max_consensus,
+                                                 "At most this many consensus neurons a layer (default: 7)");
+}
+
 absl::StatusOr<int> ExperimentCommand::Run(Session& session, std::istream& in) const {
-  if (std::count(corpora.begin(), corpora.end(), "-") > 1) {
-    return absl::InvalidArgumentError("standard input can be read once: give --corpus - once");
-  }
-  v1::StartOperationRequest request;
-  request.set_model(model);
-  *request.mutable_experiment() = spec;
-  Json json = {{"corpora", Json::array()}};
-  for (const std::string& path : corpora) {
-    const auto uploaded = UploadFile(session, path, in);
-    if (!uploaded.ok()) return uploaded.status();
-    request.mutable_experiment()->add_corpora(uploaded->corpus());
-    json["corpora"].push_back({{"name", uploaded->corpus()}, {"size_bytes", uploaded->size_bytes()}});
-  }
-  const auto operation = session.client.StartOperation(request, session.call);
+  if (absl::Status status = CheckOutputs(report); !status.ok()) return status;
+  const auto uploaded = Upload(session, in);
+  if (!uploaded.ok()) return uploaded.status();
+  Json json = {{"corpora", uploaded->corpora}};
+  const auto operation = session.client.StartOperation(uploaded->request, session.call);
   if (!operation.ok()) return operation.status();
   if (detach) {
     json["operation"] = ToJson(*operation);
@@ -203,7 +182,11 @@ absl::StatusOr<int> ExperimentCommand::Finish(Session& session, const Watched& w
   json["report"] = Json();
   if (succeeded) {
     const auto found = TakeReport(session, operation.name(), report);
-    if (!found.ok()) return found.status();
+    if (!found.ok()) {
+      session.terminal.err << "The report stays at the server: gatehouse operations report " << operation.name()
+                           << "\n";
+      return found.status();
+    }
     json["report"] = ToJson(*found);
     if (!session.json) PrintReport(session.terminal, *found, report.rows);
   }
@@ -243,6 +226,17 @@ void AddExperiment(CLI::App& app, std::istream& in, Action& action) {
       [](ExperimentCommand& command, CLI::App& verb) { command.DeclareNoFly(verb); });
   add("train", "Fine-tune while MLPs are replaced or routed, beside a control",
       [](ExperimentCommand& command, CLI::App& verb) { command.DeclareTraining(verb); });
+  add("nonlinearity", "How nonlinear each layer is, token by token, and what the most nonlinear tokens have in common",
+      [](ExperimentCommand& command, CLI::App& verb) { command.DeclareNonlinearity(verb); });
+  add("polynomial", "How much of what a linear map leaves over a polynomial explains",
+      [](ExperimentCommand& command, CLI::App& verb) { command.DeclarePolynomial(verb); });
+  add("consensus", "Neurons that decide when a layer is nonlinear, beside what chance finds",
+      [](ExperimentCommand& command, CLI::App& verb) { DeclareConsensus(verb, *command.spec.mutable_consensus()); });
+  add("ablation", "What zeroing each layer's MLP costs, by how many consensus neurons fire",
+      [](ExperimentCommand& command, CLI::App& verb) { DeclareConsensus(verb, *command.spec.mutable_ablation()); });
+  add("quorum", "Routing by the consensus neurons themselves, beside gates of the same work",
+      [](ExperimentCommand& command, CLI::App& verb) { DeclareConsensus(verb, *command.spec.mutable_quorum()); });
+  AddExperimentSuite(*sub, in, action);
 }
 
 }  // namespace gatehouse::cli

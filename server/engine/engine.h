@@ -81,7 +81,7 @@ class Engine {
                                                     const std::string& path, const ProgressFn& progress,
                                                     const std::atomic<bool>& cancelled) = 0;
 
-  // Runs an experiment (methods A.2-A.6) on its corpora and reports.  `directory` is its own:
+  // Runs an experiment (methods A.2-A.6, B.1-B.10) on its corpora and reports.  `directory` is its own:
   // what it keeps to be resumed, and the models it saves, lie there.  Blocks for long; runs
   // beside Step and never touches the weights that serve.  Cancelled soon after `cancelled`
   // is set.  InvalidArgument naming the option, also where a corpus is too short.

@@ -19,6 +19,11 @@ struct KindOf {
     }
     return "training";
   }
+  std::string operator()(const NonlinearityMethod&) const { return "nonlinearity"; }
+  std::string operator()(const PolynomialProbeMethod&) const { return "polynomial_probe"; }
+  std::string operator()(const ConsensusMethod&) const { return "consensus"; }
+  std::string operator()(const AblationMethod&) const { return "ablation"; }
+  std::string operator()(const QuorumMethod&) const { return "quorum"; }
 };
 
 }  // namespace

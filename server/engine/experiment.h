@@ -75,8 +75,37 @@ struct TrainingMethod {
   bool save_model = false;      // writes the weights as a model directory
 };
 
+// B.1 and B.3: nonlinearity scores, regimes, and clusters of the most nonlinear tokens.
+struct NonlinearityMethod {
+  int clusters = 8;
+};
+
+// B.2: how much of the residual δ a polynomial explains.
+struct PolynomialProbeMethod {
+  std::vector<int> degrees = {2, 3, 4, 5, 6, 7};
+  int components = 50;      // of the PCA of x
+  double ridge = 1;         // α
+  double high_share = 0.1;  // of the tokens, those of largest ‖δ‖
+};
+
+// B.4-B.6, B.8 and B.10: consensus architecture of every layer, with its nulls.
+struct ConsensusMethod {
+  int max_consensus = 7;
+};
+
+// B.7: the damage of zeroing a layer's MLP, by level of consensus.
+struct AblationMethod {
+  int max_consensus = 7;
+};
+
+// B.9: quorum gates beside logistic gates at equal work.
+struct QuorumMethod {
+  int max_consensus = 7;
+};
+
 using ExperimentMethod =
-    std::variant<LinearizationCostMethod, GateSweepMethod, RoutabilityMethod, NoFlyMethod, TrainingMethod>;
+    std::variant<LinearizationCostMethod, GateSweepMethod, RoutabilityMethod, NoFlyMethod, TrainingMethod,
+                 NonlinearityMethod, PolynomialProbeMethod, ConsensusMethod, AblationMethod, QuorumMethod>;
 
 // The text of a token.
 using TokenTextFn = std::function<std::string(int32_t token)>;
@@ -88,7 +117,8 @@ struct ExperimentSpec {
 };
 
 // The method's name, which is its operation's kind: "linearization_cost", "gate_sweep",
-// "routability", "no_fly", "progressive", "two_phase", "routing_training".
+// "routability", "no_fly", "progressive", "two_phase", "routing_training", "nonlinearity",
+// "polynomial_probe", "consensus", "ablation", "quorum".
 std::string ExperimentKind(const ExperimentMethod& method);
 
 struct ExperimentResult {

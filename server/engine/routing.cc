@@ -13,6 +13,7 @@ namespace {
 constexpr float kDefaultThreshold = 0.5f;
 // Thresholds that every probability exceeds, and none.
 constexpr float kAlways = -1, kNever = 1;
+constexpr int kMostQuorum = 64;
 
 absl::Status CheckThreshold(std::string_view field, float threshold) {
   if (!(threshold >= 0 && threshold <= 1)) {
@@ -63,6 +64,23 @@ absl::Status CheckThresholds(const GatingRequest& request, const std::vector<boo
   return absl::OkStatus();
 }
 
+absl::Status CheckQuorum(const GatingRequest& request) {
+  if (request.mode != GatingMode::kQuorum) {
+    if (request.quorum != 0) return absl::InvalidArgumentError("quorum is only for quorum mode");
+    if (request.quorum_path != MlpPath::kLinear) {
+      return absl::InvalidArgumentError("quorum_path is only for quorum mode");
+    }
+    return absl::OkStatus();
+  }
+  if (!(request.quorum >= 1 && request.quorum <= kMostQuorum)) {
+    return absl::InvalidArgumentError(StrCat("quorum is ", request.quorum, ", must be in [1, ", kMostQuorum, "]"));
+  }
+  if (request.quorum_path != MlpPath::kLinear && request.quorum_path != MlpPath::kSkip) {
+    return absl::InvalidArgumentError("quorum_path must be linear or skip");
+  }
+  return absl::OkStatus();
+}
+
 // An operating point stands alone.
 absl::Status CheckOperatingPoint(const GatingRequest& request) {
   if (request.operating_point.empty()) return absl::OkStatus();
@@ -77,6 +95,10 @@ absl::Status CheckOperatingPoint(const GatingRequest& request) {
   return absl::OkStatus();
 }
 
+bool HasQuorum(const GatingRequest& request, const LayerCalibration& layer) {
+  return static_cast<int>(layer.consensus.size()) >= request.quorum;
+}
+
 // Whether a request that names no layers means this one.
 bool IsDefault(const GatingRequest& request, const LayerCalibration& layer, bool has_own_threshold) {
   switch (request.mode) {
@@ -88,6 +110,8 @@ bool IsDefault(const GatingRequest& request, const LayerCalibration& layer, bool
       return layer.ladder_neurons > 0;
     case GatingMode::kGated:
       return layer.gateable || has_own_threshold;
+    case GatingMode::kQuorum:
+      return HasQuorum(request, layer);
   }
   return false;
 }
@@ -104,6 +128,8 @@ OperatingLayer ThresholdsOf(const GatingRequest& request, std::optional<float> o
     case GatingMode::kGated:
       return {.linear_threshold = own_threshold.value_or(request.threshold.value_or(kDefaultThreshold)),
               .ladder_threshold = request.ladder_threshold.value_or(kNever)};
+    case GatingMode::kQuorum:
+      break;
   }
   return {};
 }
@@ -122,9 +148,16 @@ RoutingPolicy RoutingPolicy::Full(const ModelInfo& model, std::shared_ptr<const 
 absl::StatusOr<RoutingPolicy> RoutingPolicy::Create(const GatingRequest& request, const ModelInfo& model,
                                                     std::shared_ptr<const Calibration> calibration) {
   GH_ASSIGN_OR_RETURN(const std::vector<bool> named, NamedLayers(request, model.layers));
+  if (!request.layers.empty() && request.mode == GatingMode::kFull) {
+    return absl::InvalidArgumentError("layers is not for full mode, which runs all in full");
+  }
   GH_RETURN_IF_ERROR(CheckThresholds(request, named));
   GH_RETURN_IF_ERROR(CheckOperatingPoint(request));
+  GH_RETURN_IF_ERROR(CheckQuorum(request));
   RoutingPolicy policy = Full(model, std::move(calibration));
+  if (request.threshold.has_value() && request.mode != GatingMode::kGated) {
+    policy.notes_.emplace_back("threshold is only for gated mode: not used");
+  }
   if (request.mode == GatingMode::kFull) return policy;
   if (policy.calibration_ == nullptr) {
     return absl::FailedPreconditionError("the model has no calibration, which all modes but full need");
@@ -153,13 +186,27 @@ absl::Status RoutingPolicy::Choose(const GatingRequest& request, const std::vect
     if (request.mode == GatingMode::kLadder && calibrated.ladder_neurons == 0) {
       return absl::InvalidArgumentError(StrCat("layers names layer ", layer, ", which has no ladder"));
     }
+    if (request.mode == GatingMode::kQuorum && !HasQuorum(request, calibrated)) {
+      return absl::InvalidArgumentError(StrCat("layers names layer ", layer, ", which has ",
+                                               calibrated.consensus.size(),
+                                               " consensus neurons, fewer than the quorum of ", request.quorum));
+    }
     any_chosen = true;
     any_ladder |= calibrated.ladder_neurons > 0;
-    SetLayer(layer, ThresholdsOf(request, own_threshold));
+    if (request.mode == GatingMode::kQuorum) {
+      rules_[layer] = Rule::kQuorum;
+      all_full_ = false;
+    } else {
+      SetLayer(layer, ThresholdsOf(request, own_threshold));
+    }
   }
+  quorum_ = request.quorum;
+  quorum_path_ = request.quorum_path;
   if (!any_chosen) {
-    notes_.emplace_back(request.mode == GatingMode::kLadder ? "no layer has a ladder: ran in full"
-                                                            : "no layer is gateable: ran in full");
+    notes_.push_back(request.mode == GatingMode::kLadder ? "no layer has a ladder: ran in full"
+                     : request.mode == GatingMode::kQuorum
+                         ? StrCat("no layer has ", request.quorum, " consensus neurons: ran in full")
+                         : "no layer is gateable: ran in full");
   } else if (request.ladder_threshold.has_value() && !any_ladder) {
     notes_.emplace_back("no chosen layer has a ladder: ran without");
   }

@@ -19,7 +19,7 @@ namespace gatehouse {
 enum class MlpPath : uint8_t { kFull = 0, kLinear = 1, kLadder = 2, kSkip = 3 };
 inline constexpr int kMlpPaths = 4;
 
-enum class GatingMode { kFull, kLinear, kGated, kLadder };
+enum class GatingMode { kFull, kLinear, kGated, kLadder, kQuorum };
 
 // A gating policy as a caller states it.
 struct GatingRequest {
@@ -35,6 +35,10 @@ struct GatingRequest {
   // Name of an operating point of the calibration, in the place of all thresholds and
   // layers; kGated only.
   std::string operating_point;
+  // How many of a layer's consensus neurons must fire for a token to leave the full MLP, in
+  // [1, 64], and what it takes then: kLinear or kSkip; kQuorum only.
+  int quorum = 0;
+  MlpPath quorum_path = MlpPath::kLinear;
 };
 
 // A gating policy resolved against a model and a calibration: what each layer does.
@@ -45,18 +49,17 @@ struct GatingRequest {
 // the full MLP.
 class RoutingPolicy {
  public:
-  // kGated asks the gate; the others need not.
-  enum class Rule : uint8_t { kFull, kLinear, kLadder, kGated };
+  // kGated asks the gate, kQuorum the consensus neurons; the others need not.
+  enum class Rule : uint8_t { kFull, kLinear, kLadder, kGated, kQuorum };
 
   // Every layer in full; needs no calibration.  A calibration may still be given: it
   // is what nonlinearity and consensus records are measured with.
   static RoutingPolicy Full(const ModelInfo& model, std::shared_ptr<const Calibration> calibration = nullptr);
 
   // InvalidArgument naming the field for a threshold outside [0, 1] (or NaN), a layer
-  // out of range, given twice or (kLadder) without a ladder, a layer threshold outside
-  // `layers`, or fields that exclude each other; NotFound for an operating point that the
-  // calibration does not have; FailedPrecondition when the mode needs a calibration and
-  // there is none.
+  // out of range, given twice, (kLadder) without a ladder or (kQuorum) with too few consensus
+  // neurons, a layer threshold outside `layers`, or fields that exclude each other; NotFound for an operating point
+  // that the calibration does not have; FailedPrecondition when the mode needs a calibration and there is none.
   static absl::StatusOr<RoutingPolicy> Create(const GatingRequest& request, const ModelInfo& model,
                                               std::shared_ptr<const Calibration> calibration);
 
@@ -64,6 +67,10 @@ class RoutingPolicy {
   Rule rule(int layer) const { return rules_[layer]; }
   // What a gate's p is compared with, where rule(layer) is kGated.
   const OperatingLayer& thresholds(int layer) const { return thresholds_[layer]; }
+  // Where rule(layer) is kQuorum: with at least so many consensus neurons firing, a token takes
+  // quorum_path, else the full MLP.
+  int quorum() const { return quorum_; }
+  MlpPath quorum_path() const { return quorum_path_; }
   bool all_full() const { return all_full_; }
   // The first positions of a sequence always run in full.
   int sink_positions() const { return sink_positions_; }
@@ -80,6 +87,8 @@ class RoutingPolicy {
 
   std::vector<Rule> rules_;
   std::vector<OperatingLayer> thresholds_;
+  int quorum_ = 0;
+  MlpPath quorum_path_ = MlpPath::kLinear;
   bool all_full_ = true;
   int sink_positions_ = 0;
   std::shared_ptr<const Calibration> calibration_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/engine/intervention.h"
 #include "server/engine/routing.h"
 #include "server/engine/sampling.h"
 
@@ -21,7 +22,8 @@ struct RecordRequest {
   bool routing = false;
   bool nonlinearity = false;  // computes the surrogate beside the full MLP
   bool consensus = false;
-  bool any() const { return routing || nonlinearity || consensus; }
+  bool gate = false;  // asks every layer's gate beside whatever path is taken
+  bool any() const { return routing || nonlinearity || consensus || gate; }
 };
 
 // One sequence's share of a step: one or more new positions.  Everything it points
@@ -38,6 +40,11 @@ struct Row {
   // Most likely ids to return with a sampled token and with each target, at most 20.
   int top_alternatives = 0;
   RecordRequest records;
+  // Null: nothing is changed.
+  const InterventionPlan* interventions = nullptr;
+  std::span<const CaptureSite> captures;
+  // Position p of the sequence is position p + this of the interventions and captures.
+  int position_offset = 0;
   // Checked between layers: a row whose flag is set stops early, and its sequence
   // keeps the length it had.
   const std::atomic<bool>* cancelled = nullptr;
@@ -58,13 +65,14 @@ struct SampledToken {
 struct TokenRecords {
   int tokens = 0;
   int layers = 0;
-  std::vector<MlpPath> path;         // routing
-  std::vector<float> gate_margin;    // routing: p − linear threshold; NaN where no gate decided
-  std::vector<float> nonlinearity;   // ‖y − ŷ‖; NaN where the full MLP was not computed
-  std::vector<float> output_norm;    // nonlinearity or consensus: ‖what the MLP wrote‖
-  std::vector<int16_t> level;        // consensus: how many fire; −1 where unknown
-  std::vector<uint64_t> fired;       // consensus: bit i is the calibration's i-th consensus neuron
-  std::vector<uint64_t> exceptions;  // consensus: likewise for its exception neurons
+  std::vector<MlpPath> path;            // routing
+  std::vector<float> gate_margin;       // routing: p − linear threshold; NaN where no gate decided
+  std::vector<float> nonlinearity;      // ‖y − ŷ‖; NaN where the full MLP was not computed
+  std::vector<float> output_norm;       // nonlinearity or consensus: ‖what the MLP wrote‖
+  std::vector<int16_t> level;           // consensus: how many fire; −1 where neither MLP nor quorum gate knows
+  std::vector<uint64_t> fired;          // consensus: bit i is the calibration's i-th consensus neuron
+  std::vector<uint64_t> exceptions;     // consensus: likewise for its exception neurons
+  std::vector<float> gate_probability;  // gate: p of the layer's gate
 };
 
 // What a step did for one row.
@@ -76,12 +84,13 @@ struct RowResult {
   std::optional<SampledToken> sampled;
   std::vector<float> target_logprobs;                 // [tokens], NaN where no target
   std::vector<std::vector<TokenLogprob>> target_top;  // [tokens] when top_alternatives > 0 and targets given
-  // Positions of this row that went linear and that took the ladder, per layer; the rest went
-  // full.
-  std::vector<uint32_t> linear_tokens, ladder_tokens;  // [layers]
-  // Positions for which the layer's gate was asked.
-  std::vector<uint32_t> gated_tokens;  // [layers]
+  // Positions of this row that went linear, took the ladder and skipped the MLP, per layer; the
+  // rest went full.
+  std::vector<uint32_t> linear_tokens, ladder_tokens, skip_tokens;  // [layers]
+  // Positions for which the layer's gate, or its consensus neurons, were asked to decide.
+  std::vector<uint32_t> gated_tokens, quorum_tokens;  // [layers]
   TokenRecords records;
+  std::vector<CapturedSite> captured;  // one per capture of the row, in order
 };
 
 }  // namespace gatehouse

@@ -60,6 +60,27 @@ struct MethodChecks {
     return CheckCount("no_fly.least_count_other", method.least_count_other, 1, kMaxCount);
   }
 
+  absl::Status operator()(const NonlinearityMethod& method) const {
+    return CheckCount("nonlinearity.clusters", method.clusters, 2, 64);
+  }
+
+  absl::Status operator()(const PolynomialProbeMethod& method) const {
+    GH_RETURN_IF_ERROR(CheckDistinct("polynomial_probe.degrees", method.degrees, 1, 7, 7));
+    GH_RETURN_IF_ERROR(CheckCount("polynomial_probe.components", method.components, 1, model.d_model));
+    GH_RETURN_IF_ERROR(CheckAbove("polynomial_probe.ridge", method.ridge, 0, 1e12));
+    return CheckAbove("polynomial_probe.high_share", method.high_share, 0, 1);
+  }
+
+  absl::Status operator()(const ConsensusMethod& method) const {
+    return CheckCount("consensus.max_consensus", method.max_consensus, 1, 64);
+  }
+  absl::Status operator()(const AblationMethod& method) const {
+    return CheckCount("ablation.max_consensus", method.max_consensus, 1, 64);
+  }
+  absl::Status operator()(const QuorumMethod& method) const {
+    return CheckCount("quorum.max_consensus", method.max_consensus, 1, 64);
+  }
+
   absl::Status operator()(const TrainingMethod& method) const {
     GH_RETURN_IF_ERROR(CheckLayers("training.order", method.order, model));
     // The second phase is the final steps.

@@ -78,6 +78,28 @@ struct MethodChecks {
     if (method.least_count_other < 1) return Outside("least_count_other", method.least_count_other, "[1, 2147483647]");
     return absl::OkStatus();
   }
+  absl::Status operator()(const NonlinearityMethod& method) const {
+    if (method.clusters < 2 || method.clusters > 64) return Outside("clusters", method.clusters, "[2, 64]");
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const PolynomialProbeMethod& method) const {
+    if (method.degrees.empty()) return absl::InvalidArgumentError("degrees has no entry");
+    GH_RETURN_IF_ERROR(CheckDistinct("degrees", method.degrees, 1, 7));
+    if (method.components < 1 || method.components > model.d_model) {
+      return Outside("components", method.components, StrCat("[1, ", model.d_model, "]"));
+    }
+    if (!(method.ridge > 0 && method.ridge <= 1e12)) return Outside("ridge", method.ridge, "(0, 1e12]");
+    if (!(method.high_share > 0 && method.high_share <= 1)) return Outside("high_share", method.high_share, "(0, 1]");
+    return absl::OkStatus();
+  }
+  // The methods of consensus.
+  template <typename Method>
+  absl::Status operator()(const Method& method) const {
+    if (method.max_consensus < 1 || method.max_consensus > 64) {
+      return Outside("max_consensus", method.max_consensus, "[1, 64]");
+    }
+    return absl::OkStatus();
+  }
   // Training checks its own.
   absl::Status operator()(const TrainingMethod&) const { return absl::OkStatus(); }
 };
@@ -97,6 +119,21 @@ struct Runner {
   }
   absl::StatusOr<ExperimentResult> operator()(const TrainingMethod& method) const {
     return TrainLinearized(context, method);
+  }
+  absl::StatusOr<ExperimentResult> operator()(const NonlinearityMethod& method) const {
+    return MeasureNonlinearity(context, method);
+  }
+  absl::StatusOr<ExperimentResult> operator()(const PolynomialProbeMethod& method) const {
+    return ProbePolynomials(context, method);
+  }
+  absl::StatusOr<ExperimentResult> operator()(const ConsensusMethod& method) const {
+    return FindConsensus(context, method);
+  }
+  absl::StatusOr<ExperimentResult> operator()(const AblationMethod& method) const {
+    return AblateByConsensus(context, method);
+  }
+  absl::StatusOr<ExperimentResult> operator()(const QuorumMethod& method) const {
+    return CompareQuorumGates(context, method);
   }
 };
 

@@ -31,6 +31,16 @@ absl::StatusOr<ExperimentResult> MeasureRoutability(const ExperimentContext& con
 absl::StatusOr<ExperimentResult> FindNoFlyLists(const ExperimentContext& context, const NoFlyMethod& method);  // A.5
 absl::StatusOr<ExperimentResult> TrainLinearized(const ExperimentContext& context,
                                                  const TrainingMethod& method);  // A.6
+absl::StatusOr<ExperimentResult> MeasureNonlinearity(const ExperimentContext& context,
+                                                     const NonlinearityMethod& method);  // B.1, B.3
+absl::StatusOr<ExperimentResult> ProbePolynomials(const ExperimentContext& context,
+                                                  const PolynomialProbeMethod& method);  // B.2
+absl::StatusOr<ExperimentResult> FindConsensus(const ExperimentContext& context,
+                                               const ConsensusMethod& method);  // B.4-B.6, B.8, B.10
+absl::StatusOr<ExperimentResult> AblateByConsensus(const ExperimentContext& context,
+                                                   const AblationMethod& method);  // B.7
+absl::StatusOr<ExperimentResult> CompareQuorumGates(const ExperimentContext& context,
+                                                    const QuorumMethod& method);  // B.9
 
 // Checks the options and corpora and runs the method: see Engine::RunExperiment.
 absl::StatusOr<ExperimentResult> RunExperiment(const ModelWeights& model, const ExperimentSpec& spec,
