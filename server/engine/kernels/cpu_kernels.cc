@@ -1,6 +1,5 @@
 #include "server/engine/kernels/cpu_kernels.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -9,10 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "server/engine/kernels/cpu_attention.h"
 #include "server/engine/kernels/cpu_sampling.h"
+#include "server/engine/model/library_product.h"
 
 namespace gatehouse {
 namespace {
@@ -41,29 +40,6 @@ float* MutableFloats(const at::Tensor& tensor) {
   return tensor.mutable_data_ptr<float>();
 }
 
-// oneDNN's product of plain float32 tensors, which LibTorch has under a name of its own
-// only.  Nothing where this LibTorch has no such operator.
-class OneDnnLinear {
- public:
-  OneDnnLinear() : op_(c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""})) {}
-
-  bool available() const { return op_.has_value() && op_->schema().arguments().size() == 6; }
-
-  at::Tensor operator()(const at::Tensor& x, const LinearWeights& weights) const {
-    std::vector<c10::IValue> stack = {x,
-                                      weights.weight,
-                                      weights.bias.defined() ? c10::IValue(weights.bias) : c10::IValue(),
-                                      "none",
-                                      c10::List<std::optional<at::Scalar>>(),
-                                      c10::IValue()};
-    op_->callBoxed(&stack);
-    return stack[0].toTensor();
-  }
-
- private:
-  std::optional<c10::OperatorHandle> op_;
-};
-
 // See MakeCpuKernels.
 class CpuKernels final : public Kernels {
  public:
@@ -73,7 +49,7 @@ class CpuKernels final : public Kernels {
   std::string_view name() const override { return name_; }
 
   at::Tensor Linear(const at::Tensor& x, const LinearWeights& weights, RowGroup group) override {
-    if (group == RowGroup::kWide && x.size(0) > kMaxSkinnyRows) return LibraryProduct(x, weights);
+    if (group == RowGroup::kWide && x.size(0) > kMaxSkinnyRows) return WideProduct(x, weights);
     return SkinnyProduct(x, weights);
   }
 
@@ -205,12 +181,8 @@ class CpuKernels final : public Kernels {
     });
   }
 
-  at::Tensor LibraryProduct(const at::Tensor& x, const LinearWeights& weights) const {
-    if (dtype_ == at::kFloat) {
-      static const OneDnnLinear* const kOneDnn = new OneDnnLinear();
-      if (PrefersOneDnn() && kOneDnn->available()) return (*kOneDnn)(x, weights);
-      return at::linear(x, weights.weight, weights.bias);
-    }
+  at::Tensor WideProduct(const at::Tensor& x, const LinearWeights& weights) const {
+    if (dtype_ == at::kFloat) return LibraryProduct(x, weights);
     const at::Tensor y = at::linear(x.to(dtype_), weights.weight);
     return weights.bias.defined() ? at::add(y, weights.bias) : y.to(at::kFloat);
   }

@@ -18,10 +18,6 @@ struct InstructionSet {
 // Best first; the last runs anywhere.
 std::span<const InstructionSet> InstructionSets();
 
-// Whether oneDNN's float32 products are the faster ones here; else LibTorch's default
-// (MKL), which is slow on processors of other makers than its own.
-bool PrefersOneDnn();
-
 }  // namespace gatehouse
 
 #endif  // GATEHOUSE_SERVER_ENGINE_KERNELS_INSTRUCTION_SET_H_

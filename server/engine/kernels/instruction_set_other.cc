@@ -7,6 +7,4 @@ std::span<const InstructionSet> InstructionSets() {
   return kSets;
 }
 
-bool PrefersOneDnn() { return false; }
-
 }  // namespace gatehouse

@@ -24,6 +24,4 @@ std::span<const InstructionSet> InstructionSets() {
   return kSets;
 }
 
-bool PrefersOneDnn() { return __builtin_cpu_is("intel") == 0; }
-
 }  // namespace gatehouse

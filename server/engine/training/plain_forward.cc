@@ -15,9 +15,10 @@
 #include <ATen/ops/silu.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
+
+#include "server/engine/model/library_product.h"
 
 namespace gatehouse {
 namespace {
@@ -25,9 +26,7 @@ namespace {
 // x: [..., in] float32 → [..., out] float32, the product in the weight's dtype.
 at::Tensor Linear(const LinearWeights& linear, const at::Tensor& x) {
   const at::ScalarType dtype = linear.weight.scalar_type();
-  if (dtype == at::kFloat) {
-    return at::linear(x, linear.weight, linear.bias.defined() ? std::optional(linear.bias) : std::nullopt);
-  }
+  if (dtype == at::kFloat) return LibraryProduct(x, linear);
   const at::Tensor y = at::linear(x.to(dtype), linear.weight).to(at::kFloat);
   return linear.bias.defined() ? y + linear.bias : y;
 }
