@@ -26,6 +26,11 @@ constexpr int kChunk = 256;
 
 double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
 SamplingParams Greedy() {
   SamplingParams params;
   params.temperature = 0;
@@ -67,30 +72,48 @@ EngineRuns::EngineRuns(Engine& engine, Options options)
       sampling_(SamplingState::Create(Greedy(), engine.info().vocab_size).value()) {}
 
 EngineRuns::Figure EngineRuns::Decode(int batch, const RoutingPolicy& policy) {
-  return Best([&] {
-    std::vector<SequenceId> sequences;
-    std::vector<std::vector<int32_t>> texts;
+  return Best([&] { return DecodeOnce(batch, policy); });
+}
+
+EngineRuns::Comparison EngineRuns::CompareDecode(int batch, const RoutingPolicy& base, const RoutingPolicy& policy) {
+  DecodeOnce(batch, base);  // both warm up
+  DecodeOnce(batch, policy);
+  Comparison comparison;
+  std::vector<double> base_speeds, policy_speeds, speedups;
+  for (int round = 0; round < options_.rounds; ++round) {
+    base_speeds.push_back(DecodeOnce(batch, base));
+    comparison.base = Counted(Median(base_speeds));
+    policy_speeds.push_back(DecodeOnce(batch, policy));
+    comparison.policy = Counted(Median(policy_speeds));
+    speedups.push_back(policy_speeds.back() / base_speeds.back());
+  }
+  comparison.speedup = Median(speedups);
+  return comparison;
+}
+
+double EngineRuns::DecodeOnce(int batch, const RoutingPolicy& policy) {
+  std::vector<SequenceId> sequences;
+  std::vector<std::vector<int32_t>> texts;
+  for (int i = 0; i < batch; ++i) {
+    sequences.push_back(engine_.Open(options_.prompt + options_.new_tokens).value());
+    texts.push_back(Tokens(i, options_.prompt, options_.new_tokens));
+    Feed(sequences.back(), Tokens(i, 0, options_.prompt), policy, /*score=*/false);
+  }
+  StartCounting();
+  const double start = Seconds();
+  for (int step = 0; step < options_.new_tokens; ++step) {
+    std::vector<Row> rows(batch);
     for (int i = 0; i < batch; ++i) {
-      sequences.push_back(engine_.Open(options_.prompt + options_.new_tokens).value());
-      texts.push_back(Tokens(i, options_.prompt, options_.new_tokens));
-      Feed(sequences.back(), Tokens(i, 0, options_.prompt), policy, /*score=*/false);
+      rows[i].sequence = sequences[i];
+      rows[i].tokens = std::span(texts[i]).subspan(step, 1);
+      rows[i].policy = &policy;
+      rows[i].sampling = &sampling_;
     }
-    StartCounting();
-    const double start = Seconds();
-    for (int step = 0; step < options_.new_tokens; ++step) {
-      std::vector<Row> rows(batch);
-      for (int i = 0; i < batch; ++i) {
-        rows[i].sequence = sequences[i];
-        rows[i].tokens = std::span(texts[i]).subspan(step, 1);
-        rows[i].policy = &policy;
-        rows[i].sampling = &sampling_;
-      }
-      Step(rows);
-    }
-    const double seconds = Seconds() - start;
-    for (const SequenceId sequence : sequences) engine_.Close(sequence);
-    return batch * options_.new_tokens / seconds;
-  });
+    Step(rows);
+  }
+  const double seconds = Seconds() - start;
+  for (const SequenceId sequence : sequences) engine_.Close(sequence);
+  return batch * options_.new_tokens / seconds;
 }
 
 EngineRuns::Figure EngineRuns::Text(const RoutingPolicy& policy, bool score) {
@@ -195,21 +218,25 @@ void EngineRuns::StartCounting() {
 
 EngineRuns::Figure EngineRuns::Best(const std::function<double()>& run) {
   run();
-  Figure best;
-  for (int round = 0; round < options_.rounds; ++round) {
-    best.tokens_per_second = std::max(best.tokens_per_second, run());
-  }
+  double best = 0;
+  for (int round = 0; round < options_.rounds; ++round) best = std::max(best, run());
+  return Counted(best);
+}
+
+EngineRuns::Figure EngineRuns::Counted(double tokens_per_second) const {
+  Figure figure;
+  figure.tokens_per_second = tokens_per_second;
   double linear = 0, ladder = 0, all = 0;
   for (const LayerTraffic& layer : traffic_) {
     linear += static_cast<double>(layer.linear);
     ladder += static_cast<double>(layer.ladder);
     all += static_cast<double>(layer.full + layer.linear + layer.ladder);
   }
-  best.linear_fraction = linear / all;
-  best.ladder_fraction = ladder / all;
-  best.mlp_work_saved = MlpWorkSaved(engine_.info(), traffic_);
-  best.partitions = partitions_;
-  return best;
+  figure.linear_fraction = linear / all;
+  figure.ladder_fraction = ladder / all;
+  figure.mlp_work_saved = MlpWorkSaved(engine_.info(), traffic_);
+  figure.partitions = partitions_;
+  return figure;
 }
 
 }  // namespace gatehouse

@@ -42,6 +42,15 @@ class EngineRuns {
   };
 
   Figure Decode(int batch, const RoutingPolicy& policy);
+
+  // Decodes under `base` and `policy` by turns, so that what else the machine does meets both.
+  // The medians of the rounds; `speedup` is that of the rounds' own ratios.
+  struct Comparison {
+    Figure base, policy;
+    double speedup = 0;
+  };
+  Comparison CompareDecode(int batch, const RoutingPolicy& base, const RoutingPolicy& policy);
+
   Figure Text(const RoutingPolicy& policy, bool score);
 
   // Thresholds of every layer that send `fraction` of the tokens linear.  Layer after
@@ -55,7 +64,11 @@ class EngineRuns {
   void Step(std::span<const Row> rows);
   void Count(std::span<const Row> rows, std::span<const RowResult> results);
   void StartCounting();
+  // Tokens per second of one round.
+  double DecodeOnce(int batch, const RoutingPolicy& policy);
   Figure Best(const std::function<double()>& run);
+  // What the last round did, at that speed.
+  Figure Counted(double tokens_per_second) const;
 
   Engine& engine_;
   const Options options_;

@@ -7,12 +7,13 @@
 // With --fractions the calibration is random and thresholds are set so that the fraction
 // comes out; with --calibration every operating point of it is run on the text.
 //
-// `speedup` is over full in the same run.  `ideal_speedup`: at batch 1 from the weights
+// `speedup` is over full, the two run by turns: the median of the rounds.  `ideal_speedup`: at batch 1 from the weights
 // that a step reads; at other batches from the time of a full step, less its MLPs at their
-// measured time, plus the measured times of the two partitions' products at the row counts
+// measured time, plus the measured times of the partitions' products at the row counts
 // that occurred.
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -92,16 +93,24 @@ double BytesSpeedup(const ModelWeights& model, const ModelInfo& info, double sav
   return (other + mlps) / (other + mlps * (1 - saved));
 }
 
+// ladder_neurons: of every layer that has a ladder.
 double PartitionSpeedup(PartitionTimes& times, int batch, double full_tokens_per_second,
-                        const EngineRuns::Figure& figure, int layers) {
+                        const EngineRuns::Figure& figure, int layers, int ladder_neurons) {
   const double full_step = batch / full_tokens_per_second;
   double partitions = 0, counted = 0;
   for (const auto& [rows, count] : figure.partitions) {
-    partitions += static_cast<double>(count) * (times.Full(rows[0]) + times.Linear(rows[1]));
+    partitions += static_cast<double>(count) *
+                  (times.Full(rows[0]) + times.Linear(rows[1]) + times.Ladder(rows[2], ladder_neurons));
     counted += static_cast<double>(count);
   }
   const double ideal_step = full_step + layers * (partitions / counted - times.Full(batch));
   return full_step / ideal_step;
+}
+
+int LadderNeurons(const Calibration& calibration) {
+  int neurons = 0;
+  for (const LayerCalibration& layer : calibration.info().layers) neurons = std::max(neurons, layer.ladder_neurons);
+  return neurons;
 }
 
 double Round(double value) { return std::round(value * 1000) / 1000; }
@@ -124,17 +133,18 @@ absl::Status Main(const testing::Arguments& arguments) {
   if (!arguments["text"].empty()) {
     GH_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                         Tokenizer::Load(StrCat(arguments["model"], "/tokenizer.json")));
-    GH_ASSIGN_OR_RETURN(const MappedFile text, MappedFile::Open(arguments["text"]));
-    GH_ASSIGN_OR_RETURN(run_options.text, tokenizer->Encode(text.bytes()));
+    GH_ASSIGN_OR_RETURN(const std::string text, ReadFile(arguments["text"]));
+    GH_ASSIGN_OR_RETURN(run_options.text, tokenizer->Encode(text));
   }
   EngineRuns runs(*engine, std::move(run_options));
   GH_ASSIGN_OR_RETURN(const std::vector<NamedPolicy> policies, Policies(*engine, runs, arguments));
   const RoutingPolicy full_policy = RoutingPolicy::Full(engine->info());
   for (const double size : Numbers(arguments["batches"])) {
     const int batch = static_cast<int>(size);
-    const double full = runs.Decode(batch, full_policy).tokens_per_second;
     for (const NamedPolicy& each : policies) {
-      const EngineRuns::Figure figure = runs.Decode(batch, each.policy);
+      const EngineRuns::Comparison compared = runs.CompareDecode(batch, full_policy, each.policy);
+      const EngineRuns::Figure& figure = compared.policy;
+      const double full = compared.base.tokens_per_second;
       nlohmann::json line = {{"policy", each.name},
                              {"batch", batch},
                              {"dtype", options.dtype},
@@ -143,11 +153,12 @@ absl::Status Main(const testing::Arguments& arguments) {
                              {"linear_fraction", Round(figure.linear_fraction)},
                              {"ladder_fraction", Round(figure.ladder_fraction)},
                              {"mlp_work_saved", Round(figure.mlp_work_saved)},
-                             {"speedup", Round(figure.tokens_per_second / full)}};
+                             {"speedup", Round(compared.speedup)}};
       if (batch == 1) {
         line["ideal_speedup"] = Round(BytesSpeedup(model, engine->info(), figure.mlp_work_saved));
-      } else if (figure.ladder_fraction == 0) {
-        line["ideal_speedup"] = Round(PartitionSpeedup(times, batch, full, figure, engine->info().layers));
+      } else {
+        line["ideal_speedup"] = Round(PartitionSpeedup(times, batch, full, figure, engine->info().layers,
+                                                       LadderNeurons(*each.policy.calibration())));
       }
       std::cout << line << std::endl;
     }
@@ -170,7 +181,7 @@ int main(int argc, char** argv) {
                                                  {"batches", "1,8,32"},
                                                  {"new", "48"},
                                                  {"prompt", "32"},
-                                                 {"rounds", "3"}});
+                                                 {"rounds", "7"}});
   const absl::Status status = gatehouse::Main(arguments);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;

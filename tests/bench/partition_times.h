@@ -9,8 +9,8 @@
 
 namespace gatehouse {
 
-// How long the matrix products of one layer's MLP and of its surrogate take at a number of
-// rows: what an ideal router would pay for a step's two partitions, without gates, gather
+// How long the matrix products of one layer's MLP, surrogate and ladder take at a number of
+// rows: what an ideal router would pay for a step's partitions, without gates, gather
 // or scatter.  Measured on all layers in turn, so that weights come from memory as they do
 // in a step.  Used by one thread.
 class PartitionTimes {
@@ -21,6 +21,8 @@ class PartitionTimes {
   // Seconds for one layer at `rows` rows; 0 at 0 rows.
   double Full(int rows);
   double Linear(int rows);
+  // Of a ladder with that many neurons.
+  double Ladder(int rows, int neurons);
 
  private:
   template <typename Run>
@@ -28,8 +30,13 @@ class PartitionTimes {
 
   const ModelWeights& model_;
   Kernels& kernels_;
-  std::vector<LinearWeights> surrogates_;  // [layers], of random numbers
-  std::map<int, double> full_, linear_;    // by rows
+  LinearWeights Random(int64_t outputs, int64_t inputs) const;
+  at::Tensor Hidden(const at::Tensor& x, const LinearWeights& in);
+
+  // [layers] each, of random numbers; the ladders' are of `ladder_neurons_`.
+  std::vector<LinearWeights> surrogates_, ladder_in_, ladder_joint_;
+  int ladder_neurons_ = 0;
+  std::map<int, double> full_, linear_, ladder_;  // by rows
 };
 
 }  // namespace gatehouse
