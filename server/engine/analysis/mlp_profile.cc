@@ -22,20 +22,14 @@ namespace {
 
 at::Tensor Norm(const at::Tensor& rows) { return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}); }
 
-// Which tokens of a batch are no sinks, as [blocks, window] bool, from ‖y‖ of that shape.
-at::Tensor Kept(const at::Tensor& norms, int sinks, double norm_limit) {
-  at::Tensor kept = norms <= norm_limit;
-  if (sinks > 0) kept.narrow(1, 0, sinks).fill_(false);
-  return kept;
-}
-
 // Calls `body` with x and the MLP's output of every batch of a split's entered layer.
 absl::Status ForOutputs(const ModelWeights& model, int layer, const SplitStream& split, Work& work,
                         const std::function<void(const at::Tensor& x, const at::Tensor& y)>& body) {
   return split.ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * split.window())));
     const at::Tensor x = split.x().narrow(0, first, count);
-    body(x, PlainMlp(model, layer, x));
+    const bool kept = split.y().defined() && &model == &split.model();
+    body(x, kept ? split.y().narrow(0, first, count) : PlainMlp(model, layer, x));
     return absl::OkStatus();
   });
 }
@@ -55,6 +49,12 @@ at::Tensor Redrawn(const at::Tensor& weight, at::Generator& random) {
 
 }  // namespace
 
+at::Tensor KeptByNorm(const at::Tensor& norms, int sinks, double norm_limit) {
+  at::Tensor kept = norms <= norm_limit;
+  if (sinks > 0) kept.narrow(1, 0, sinks).fill_(false);
+  return kept;
+}
+
 absl::StatusOr<FittedMlp> FitMlp(const ModelWeights& model, int layer, const SplitStream& split, int sinks,
                                  double ridge, Work& work) {
   FittedMlp fitted;
@@ -62,7 +62,7 @@ absl::StatusOr<FittedMlp> FitMlp(const ModelWeights& model, int layer, const Spl
   const int64_t d = model.config.d_model;
   RidgeSums kept_sums(d, d, split.x().device()), sink_sums(d, d, split.x().device());
   GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor& x, const at::Tensor& y) {
-    const at::Tensor kept = Kept(Norm(y), sinks, fitted.norm_limit);
+    const at::Tensor kept = KeptByNorm(Norm(y), sinks, fitted.norm_limit);
     kept_sums.Add(x.index({kept}), y.index({kept}));
     sink_sums.Add(x.index({~kept}), y.index({~kept}));
   }));
@@ -76,7 +76,7 @@ absl::StatusOr<at::Tensor> KeptTokens(const ModelWeights& model, int layer, cons
                                       const SplitStream& split, int sinks, Work& work) {
   std::vector<at::Tensor> kept;
   GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor&, const at::Tensor& y) {
-    kept.push_back(Kept(Norm(y), sinks, fitted.norm_limit));
+    kept.push_back(KeptByNorm(Norm(y), sinks, fitted.norm_limit));
   }));
   return at::cat(kept);
 }
@@ -95,7 +95,7 @@ absl::StatusOr<MlpObservation> ObserveMlp(const ModelWeights& model, int layer, 
       const at::Tensor x = split->x().narrow(0, first, count);
       at::Tensor activations;
       const at::Tensor y = PlainMlp(model, layer, x, &activations);
-      const at::Tensor kept = Kept(Norm(y), sinks, fitted.norm_limit);
+      const at::Tensor kept = KeptByNorm(Norm(y), sinks, fitted.norm_limit);
       const at::Tensor score = Norm(y - fitted.surrogate.Predict(x)).index({kept}).to(at::kDouble).cpu();
       observation.scores.insert(observation.scores.end(), score.const_data_ptr<double>(),
                                 score.const_data_ptr<double>() + score.numel());
@@ -115,7 +115,7 @@ absl::StatusOr<SurrogateR2> MeasureR2(const ModelWeights& model, int layer, cons
                                       const SplitStream& split, int sinks, Work& work) {
   R2Sums without, with;
   GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor& x, const at::Tensor& y) {
-    const at::Tensor kept = Kept(Norm(y), sinks, fitted.norm_limit);
+    const at::Tensor kept = KeptByNorm(Norm(y), sinks, fitted.norm_limit);
     without.Add(y.index({kept}), fitted.surrogate.Predict(x).index({kept}), fitted.surrogate.output_mean);
     with.Add(y.flatten(0, 1), fitted.with_sinks.Predict(x).flatten(0, 1), fitted.with_sinks.output_mean);
   }));

@@ -19,6 +19,10 @@ namespace gatehouse {
 // token whose output is over this many times the layer's median norm.
 inline constexpr double kNormLimit = 20;
 
+// Which tokens of some blocks are no sinks, by position or norm.  norms: ‖y‖, [blocks, window]
+// → the same shape, bool.
+at::Tensor KeptByNorm(const at::Tensor& norms, int sinks, double norm_limit);
+
 // The surrogates of one MLP on a fit split.
 struct FittedMlp {
   Surrogate surrogate;    // fitted without sinks

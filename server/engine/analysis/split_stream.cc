@@ -60,6 +60,7 @@ absl::StatusOr<at::Tensor> SplitStream::CrossEntropyThrough(const MlpFn& mlp, Wo
 
 void SplitStream::Restart() {
   residual_ = PlainEmbed(model_, ids_);
+  y_.reset();
   layer_ = -1;
 }
 
@@ -77,11 +78,28 @@ absl::Status SplitStream::Enter(int layer, Work& work) {
   });
 }
 
+absl::Status SplitStream::KeepOutputs(Work& work) {
+  at::Tensor outputs = at::empty_like(x_);
+  GH_RETURN_IF_ERROR(ForBatches([&](int64_t first, int64_t count) -> absl::Status {
+    GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * window())));
+    outputs.narrow(0, first, count).copy_(PlainMlp(model_, layer_, x_.narrow(0, first, count)));
+    return absl::OkStatus();
+  }));
+  y_ = outputs;
+  return absl::OkStatus();
+}
+
 absl::Status SplitStream::Leave(Work& work) {
+  if (y_.defined()) {
+    residual_ += y_;
+    y_.reset();
+    return work.Step(0);
+  }
   return Leave([&](const at::Tensor& x) { return PlainMlp(model_, layer_, x); }, work);
 }
 
 absl::Status SplitStream::Leave(const WriteFn& write, Work& work) {
+  y_.reset();
   return ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * window())));
     residual_.narrow(0, first, count) += write(x_.narrow(0, first, count));
@@ -89,15 +107,21 @@ absl::Status SplitStream::Leave(const WriteFn& write, Work& work) {
   });
 }
 
-absl::StatusOr<at::Tensor> SplitStream::CrossEntropyWith(const WriteFn& write, Work& work) const {
-  at::Tensor result = at::empty_like(full_ce_);
+absl::Status SplitStream::ForLastWith(const WriteFn& write, Work& work, const LastFn& take) const {
   const int layers = model_.config.layers;
-  GH_RETURN_IF_ERROR(ForBatches([&](int64_t first, int64_t count) -> absl::Status {
+  return ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * window() * (layers - layer_))));
     const at::Tensor residual = residual_.narrow(0, first, count) + write(x_.narrow(0, first, count));
-    const at::Tensor last = PlainLayers(model_, residual, layer_ + 1, layers);
-    result.narrow(0, first, count).copy_(PlainCrossEntropy(model_, last, ids_.narrow(0, first, count)));
+    take(first, PlainLayers(model_, residual, layer_ + 1, layers));
     return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<at::Tensor> SplitStream::CrossEntropyWith(const WriteFn& write, Work& work) const {
+  at::Tensor result = at::empty_like(full_ce_);
+  GH_RETURN_IF_ERROR(ForLastWith(write, work, [&](int64_t first, const at::Tensor& last) {
+    const int64_t count = last.size(0);
+    result.narrow(0, first, count).copy_(PlainCrossEntropy(model_, last, ids_.narrow(0, first, count)));
   }));
   return result;
 }

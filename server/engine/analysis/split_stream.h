@@ -18,7 +18,7 @@ namespace gatehouse {
 
 // Some blocks of a corpus on their way through a model, layer by layer, so that replacing
 // one layer's MLP costs only the layers after it.  It holds two tensors of the residual
-// stream's size for its blocks.  `model` must outlive it; used by one thread.
+// stream's size for its blocks, three where outputs are kept.  `model` must outlive it; used by one thread.
 class SplitStream {
  public:
   // What an MLP writes for a batch of blocks.  x: [blocks, window, d_model] float32; the
@@ -54,6 +54,12 @@ class SplitStream {
   // Runs `layer` up to its MLP: x() is then what the MLP reads.  Layers are entered in
   // order, each left before the next.
   absl::Status Enter(int layer, Work& work);
+  // Computes what the entered layer's own MLP writes and keeps it until the layer is left, for
+  // a study that reads it more than once: a third tensor.
+  absl::Status KeepOutputs(Work& work);
+  // [blocks, window, d_model] float32; undefined where it is not kept.
+  const at::Tensor& y() const { return y_; }
+  const ModelWeights& model() const { return model_; }
   // Adds what the layer's MLP writes.
   absl::Status Leave(Work& work);
   // Adds what `write` writes in its place.
@@ -62,8 +68,12 @@ class SplitStream {
   // REQUIRES: a layer is entered.  [blocks, window, d_model] float32.
   const at::Tensor& x() const { return x_; }
 
-  // The cross-entropy with the entered layer's MLP replaced and everything after it as it
-  // is: [blocks, window − 1] float64.
+  // Calls `take` with what leaves the last layer where the entered layer's MLP is replaced and
+  // everything after it is as it is, batch by batch: `last` [count, window, d_model] float32, of
+  // the blocks from `first` on.
+  using LastFn = std::function<void(int64_t first, const at::Tensor& last)>;
+  absl::Status ForLastWith(const WriteFn& write, Work& work, const LastFn& take) const;
+  // The cross-entropy of the same: [blocks, window − 1] float64.
   absl::StatusOr<at::Tensor> CrossEntropyWith(const WriteFn& write, Work& work) const;
 
   // Calls `body` with ranges of blocks [first, first + count), each a batch's worth.
@@ -74,6 +84,7 @@ class SplitStream {
   at::Tensor ids_;       // [blocks, window] int64
   at::Tensor residual_;  // [blocks, window, d_model] float32; without the entered layer's MLP
   at::Tensor x_;
+  at::Tensor y_;
   at::Tensor full_ce_;
   int layer_ = -1;
 };

@@ -5,7 +5,6 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/item.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mv.h>
 #include <ATen/ops/outer.h>
@@ -14,10 +13,11 @@
 #include <tuple>
 
 #include "server/base/strings.h"
+#include "server/engine/model/library_product.h"
 
 namespace gatehouse {
 
-at::Tensor Surrogate::Predict(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+at::Tensor Surrogate::Predict(const at::Tensor& x) const { return LibraryProduct(x, {weight, bias}); }
 
 RidgeSums::RidgeSums(int64_t d_in, int64_t d_out, at::Device device) {
   const auto options = at::TensorOptions(at::kDouble).device(device);
