@@ -1,7 +1,6 @@
 #include "server/base/files.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,30 +85,40 @@ absl::Status WriteAndRename(const std::string& temporary, const std::string& pat
 
 }  // namespace
 
-absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const FileDescriptor file = OpenToRead(path);
+absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
+  FileDescriptor file = OpenToRead(path);
   GH_ASSIGN_OR_RETURN(const size_t size, RegularSize(file.fd, path));
-  if (size == 0) return MappedFile(nullptr, 0);
-  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
-  if (data == MAP_FAILED) return ErrnoError("cannot map", path);
-  return MappedFile(static_cast<const char*>(data), size);
+  return InputFile(std::exchange(file.fd, -1), size, path);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+InputFile::InputFile(InputFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
   return *this;
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
+InputFile::~InputFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status InputFile::Read(uint64_t offset, std::span<char> out) const {
+  while (!out.empty()) {
+    const ssize_t count = pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoError("cannot read", path_);
+    if (count == 0) return absl::DataLossError(StrCat(path_, " became shorter while it was read"));
+    offset += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
-  // Read, not mapped: a file that shrinks meanwhile is short, where a map would end the process.
+  // A file that shrinks meanwhile is short.
   const FileDescriptor file = OpenToRead(path);
   GH_ASSIGN_OR_RETURN(const size_t size, RegularSize(file.fd, path));
   if (static_cast<int64_t>(size) > limit) {

@@ -5,31 +5,38 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace gatehouse {
 
-// A file mapped read-only into memory for as long as this object lives.  Move-only;
-// reading is thread-safe.
-class MappedFile {
+// A regular file, open for reading at any place.  It is not mapped into memory: of a file
+// that shrinks meanwhile, a read is an error, where touching a map would end the process.
+// Move-only; reading is thread-safe.
+class InputFile {
  public:
-  // NotFound, PermissionDenied or Internal, naming the path.  An empty file maps to
-  // an empty view.
-  static absl::StatusOr<MappedFile> Open(const std::string& path);
+  // NotFound, PermissionDenied or Internal, naming the path; InvalidArgument for what is no
+  // regular file.
+  static absl::StatusOr<InputFile> Open(const std::string& path);
 
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
 
-  std::string_view bytes() const { return {data_, size_}; }
+  // As it was at opening.
+  uint64_t size() const { return size_; }
+  // Fills `out` with the bytes from `offset` on.  DataLoss, naming the path, where the file
+  // has become too short for that.
+  absl::Status Read(uint64_t offset, std::span<char> out) const;
 
  private:
-  MappedFile(const char* data, size_t size) : data_(data), size_(size) {}
+  InputFile(int fd, uint64_t size, std::string path) : fd_(fd), size_(size), path_(std::move(path)) {}
 
-  const char* data_ = nullptr;
-  size_t size_ = 0;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+  std::string path_;
 };
 
 // The whole file.  NotFound or Internal, naming the path; ResourceExhausted above

@@ -46,8 +46,8 @@ absl::Status CheckOptions(const CalibrateOptions& options, const ModelInfo& mode
 // active one where asked.  Nothing is written where it does not succeed.
 class CalibrateWork final : public OperationWork {
  public:
-  CalibrateWork(const ServedModel& model, CalibrateSpec spec, std::string corpus_path)
-      : model_(model), spec_(std::move(spec)), corpus_path_(std::move(corpus_path)) {}
+  CalibrateWork(const ServedModel& model, CalibrateSpec spec, CorpusStore::Found corpus)
+      : model_(model), spec_(std::move(spec)), corpus_(std::move(corpus)) {}
 
   std::string kind() const override { return std::string(kCalibrateKind); }
   std::string claim() const override {
@@ -60,14 +60,16 @@ class CalibrateWork final : public OperationWork {
     CalibrateOptions options = spec_.options;
     if (options.name.empty()) options.name = place.id;
     GH_ASSIGN_OR_RETURN(const std::string path, model_.calibrations->PathFor(options.name));
-    GH_ASSIGN_OR_RETURN(
-        const std::vector<int32_t> tokens,
-        ReadCorpusTokens(corpus_path_, *model_.tokenizer, PartOf(progress, 0, kReadingShare), cancelled));
-    const absl::StatusOr<CalibrationInfo> info =
-        model_.engine->Calibrate(options, tokens, path, PartOf(progress, kReadingShare, 1), cancelled);
-    if (!info.ok()) return info.status();
-    GH_RETURN_IF_ERROR(model_.calibrations->Adopt(options.name, spec_.activate));
+    GH_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                        ReadCorpusTokens(corpus_, *model_.tokenizer, PartOf(progress, 0, kReadingShare), cancelled));
+    absl::Status status =
+        model_.engine->Calibrate(options, tokens, path, PartOf(progress, kReadingShare, 1), cancelled).status();
+    if (status.ok()) status = model_.calibrations->Adopt(options.name, spec_.activate);
     std::error_code error;
+    if (!status.ok()) {
+      std::filesystem::remove(path, error);
+      return status;
+    }
     const auto bytes = std::filesystem::file_size(path, error);
     if (error) return absl::InternalError(StrCat("cannot read the size of ", path, ": ", error.message()));
     return Outcome{options.name, bytes};
@@ -76,7 +78,7 @@ class CalibrateWork final : public OperationWork {
  private:
   const ServedModel& model_;
   const CalibrateSpec spec_;
-  const std::string corpus_path_;
+  const CorpusStore::Found corpus_;
 };
 
 }  // namespace
@@ -89,7 +91,7 @@ absl::StatusOr<std::unique_ptr<OperationWork>> MakeCalibration(const WorkContext
   GH_ASSIGN_OR_RETURN(CorpusStore::Found corpus, context.corpora.Find(spec.corpus));
   if (spec.options.corpus.empty()) spec.options.corpus = corpus.label;
   spec.options.corpus_sha256 = corpus.sha256;
-  return std::make_unique<CalibrateWork>(context.model, std::move(spec), std::move(corpus.path));
+  return std::make_unique<CalibrateWork>(context.model, std::move(spec), std::move(corpus));
 }
 
 }  // namespace gatehouse

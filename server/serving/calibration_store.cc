@@ -226,20 +226,24 @@ absl::StatusOr<std::string> CalibrationStore::PathFor(std::string_view name) con
 absl::Status CalibrationStore::Adopt(std::string_view name, bool activate) {
   const std::string path = StrCat(state_->state_folder, "/", name, kSuffix);
   GH_ASSIGN_OR_RETURN(Entry entry, ReadEntry(state_->engine, std::string(name), path));
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->Find(name) != nullptr) {
-      return absl::AlreadyExistsError(StrCat("model ", state_->model_name, " has a calibration named ", name));
-    }
-    const std::string previous = state_->active;
-    if (!activate && !previous.empty()) {
-      // So that the newest does not become the active one at the next start.
-      GH_RETURN_IF_ERROR(state_->WriteActive(previous));
-    }
-    state_->Insert(std::move(entry));
-    if (previous.empty()) state_->active = std::string(name);
+  std::shared_ptr<const Calibration> calibration;
+  if (activate) {
+    GH_ASSIGN_OR_RETURN(calibration, state_->Load(entry));
   }
-  return activate ? Select(name).status() : absl::OkStatus();
+  // From here on nothing is changed unless all succeeds.
+  const std::lock_guard lock(state_->mutex);
+  if (state_->Find(name) != nullptr) {
+    return absl::AlreadyExistsError(StrCat("model ", state_->model_name, " has a calibration named ", name));
+  }
+  // Also where the active one stays: else the newest would take its place at the next start.
+  const std::string active = activate ? std::string(name) : state_->active;
+  if (!active.empty()) GH_RETURN_IF_ERROR(state_->WriteActive(active));
+  state_->Insert(std::move(entry));
+  if (activate || state_->active.empty()) {
+    state_->active = std::string(name);
+    state_->active_calibration = std::move(calibration);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gatehouse

@@ -3,18 +3,18 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/engine/engine.h"
+#include "server/serving/corpora.h"
 #include "server/tokenizer/tokenizer.h"
 
 namespace gatehouse {
 
-// The tokens of the text at `path`, read in pieces.  Reports progress in [0, 1]; Cancelled
-// soon after `cancelled` is set.
-absl::StatusOr<std::vector<int32_t>> ReadCorpusTokens(const std::string& path, const Tokenizer& tokenizer,
+// The tokens of a corpus, read in pieces.  Reports progress in [0, 1]; Cancelled soon after
+// `cancelled` is set; DataLoss where the file no longer holds what was uploaded.
+absl::StatusOr<std::vector<int32_t>> ReadCorpusTokens(const CorpusStore::Found& corpus, const Tokenizer& tokenizer,
                                                       const ProgressFn& progress, const std::atomic<bool>& cancelled);
 
 // Progress of a part that makes up [begin, end] of `whole`, which outlives it.

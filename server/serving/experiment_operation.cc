@@ -106,7 +106,7 @@ class ExperimentWork final : public OperationWork {
       const double begin = share * static_cast<double>(corpora.size());
       GH_ASSIGN_OR_RETURN(
           std::vector<int32_t> tokens,
-          ReadCorpusTokens(found.path, *model_.tokenizer, PartOf(progress, begin, begin + share), cancelled));
+          ReadCorpusTokens(found, *model_.tokenizer, PartOf(progress, begin, begin + share), cancelled));
       corpora.push_back({found.label, found.sha256, std::move(tokens)});
     }
     return corpora;

@@ -98,18 +98,35 @@ TEST_F(FilesTest, AMissingFileIsNotFoundAndNamesThePath) {
 }
 
 TEST_F(FilesTest, ADeviceIsNotAFile) {
-  EXPECT_THAT(MappedFile::Open("/dev/null").status(),
+  EXPECT_THAT(InputFile::Open("/dev/null").status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a regular file")));
 }
 
 TEST_F(FilesTest, AFolderIsNotAFile) {
-  EXPECT_THAT(MappedFile::Open(folder_).status(),
+  EXPECT_THAT(InputFile::Open(folder_).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a regular file")));
 }
 
-TEST_F(FilesTest, AnEmptyFileMapsToAnEmptyView) {
-  ASSERT_TRUE(WriteFileAtomically(Path("empty"), "").ok());
-  EXPECT_EQ(MappedFile::Open(Path("empty"))->bytes(), "");
+TEST_F(FilesTest, AFileIsReadFromAnyPlace) {
+  ASSERT_TRUE(WriteFileAtomically(Path("x"), "0123456789").ok());
+  const auto file = InputFile::Open(Path("x"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->size(), 10u);
+  std::string part(4, ' ');
+  ASSERT_TRUE(file->Read(3, part).ok());
+  EXPECT_EQ(part, "3456");
+  EXPECT_TRUE(file->Read(10, {}).ok());
+}
+
+TEST_F(FilesTest, ReadingWhatAFileNoLongerHoldsIsAnErrorThatNamesIt) {
+  ASSERT_TRUE(WriteFileAtomically(Path("x"), std::string(3 << 20, 'x')).ok());
+  const auto file = InputFile::Open(Path("x"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::filesystem::resize_file(Path("x"), 1 << 20);
+  std::string part(1 << 20, ' ');
+  EXPECT_TRUE(file->Read(0, part).ok());
+  EXPECT_THAT(file->Read(1, part), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/x became shorter")));
+  EXPECT_THAT(file->Read(2 << 20, part), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/x became shorter")));
 }
 
 TEST_F(FilesTest, AFileOverTheLimitIsRefused) {

@@ -126,6 +126,33 @@ TEST_F(Operations, ReadALongCorpusInPiecesWithTheTokensOfTheWhole) {
   EXPECT_TRUE(engine_->calibrated_tokens() == *whole);
 }
 
+TEST_F(Operations, FailWhereTheCorpusIsNoLongerWhatWasUploaded) {
+  OperationsOptions options = Options();
+  options.corpus_limit_bytes = 8 << 20;
+  const auto manager = Open(options);
+  const auto corpus = Upload(*manager, {std::string(3 << 20, 'x')});
+  std::filesystem::resize_file(state_ + "/" + corpus->name, 2 << 20);
+  const auto started = manager->Start("m", Spec(corpus->name));
+  ASSERT_TRUE(started.ok()) << started.status();
+  const OperationStatus status = RunToEnd(*manager, started->name);
+  EXPECT_EQ(status.state, OperationState::kFailed);
+  EXPECT_THAT(status.error, StatusIs(absl::StatusCode::kDataLoss, HasSubstr(corpus->name + " has changed")));
+}
+
+TEST_F(Operations, LeaveNoCalibrationBehindThatCouldNotBeTakenUp) {
+  const auto manager = Open();
+  const std::string folder = state_ + "/calibrations/m";
+  // The name of the active calibration cannot be written there.
+  ASSERT_TRUE(MakeDirectories(folder + "/active/x").ok());
+  const OperationStatus status = RunToEnd(*manager, MustStart(*manager, "a").name);
+  EXPECT_EQ(status.state, OperationState::kFailed);
+  EXPECT_THAT(FilesIn("calibrations/m"), IsEmpty());
+  EXPECT_THAT((*catalog_.Find("m"))->calibrations->List(), IsEmpty());
+  std::filesystem::remove_all(folder + "/active");
+  EXPECT_EQ(RunToEnd(*manager, MustStart(*manager, "a").name).state, OperationState::kSucceeded);
+  EXPECT_EQ((*catalog_.Find("m"))->calibrations->ActiveName(), "a");
+}
+
 TEST_F(Operations, TellWatchersEveryChangeInOrderAndTheEndOnce) {
   const auto manager = Open();
   engine_->BlockCalibrations();

@@ -137,8 +137,15 @@ absl::StatusOr<CalibrationInfo> ReadInfo(const SafetensorsFile& file) {
 }
 
 absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
-  GH_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  return StrCat("sha256:", Sha256Hex(file.bytes()));
+  GH_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  Sha256 hash;
+  std::string piece;
+  for (uint64_t at = 0; at < file.size(); at += piece.size()) {
+    piece.resize(std::min<uint64_t>(file.size() - at, uint64_t{1} << 20));
+    GH_RETURN_IF_ERROR(file.Read(at, piece));
+    hash.Update(piece);
+  }
+  return StrCat("sha256:", hash.HexDigest());
 }
 
 absl::Status CheckNeurons(const CalibrationInfo& info, int d_mlp) {

@@ -56,13 +56,17 @@ absl::StatusOr<std::string> ResolveShard(const std::string& directory, const std
   return path.string();
 }
 
-void HashBytes(Sha256& hash, std::string_view bytes) {
-  if (bytes.size() <= kWholeBytes) return hash.Update(bytes);
-  const size_t last = bytes.size() - kPieceBytes;
-  for (size_t piece = 0; piece < kPieces; ++piece) {
-    hash.Update(bytes.substr(last / (kPieces - 1) * piece, kPieceBytes));
-  }
-  hash.Update(bytes.substr(last));
+absl::Status HashTensor(const SafetensorsFile& file, const SafetensorsFile::Entry& entry, Sha256& hash) {
+  std::string bytes(entry.bytes <= kWholeBytes ? entry.bytes : kPieceBytes, '\0');
+  const auto update = [&](uint64_t offset) -> absl::Status {
+    GH_RETURN_IF_ERROR(file.ReadBytes(entry, offset, bytes));
+    hash.Update(bytes);
+    return absl::OkStatus();
+  };
+  if (entry.bytes <= kWholeBytes) return update(0);
+  const uint64_t last = entry.bytes - kPieceBytes;
+  for (size_t piece = 0; piece < kPieces; ++piece) GH_RETURN_IF_ERROR(update(last / (kPieces - 1) * piece));
+  return update(last);
 }
 
 }  // namespace
@@ -135,14 +139,14 @@ absl::StatusOr<at::Tensor> Checkpoint::Get(const std::string& name, std::span<co
                                              ShapeText(entry.shape), ", the configuration asks for ",
                                              ShapeText(shape)));
   }
-  GH_ASSIGN_OR_RETURN(const at::Tensor view, file->View(file_name));
-  if (!view.is_floating_point()) {
+  GH_ASSIGN_OR_RETURN(at::Tensor tensor, file->Read(file_name));
+  if (!tensor.is_floating_point()) {
     return absl::InvalidArgumentError(StrCat(directory_, ": tensor ", file_name, " has the dtype ", entry.dtype,
                                              ", which is no floating-point type"));
   }
   used_.insert(name);
   read_.insert(name);
-  return view;
+  return tensor;
 }
 
 absl::Status Checkpoint::CheckAllUsed() const {
@@ -155,14 +159,14 @@ absl::Status Checkpoint::CheckAllUsed() const {
   return absl::OkStatus();
 }
 
-std::string Checkpoint::Fingerprint(std::string_view essentials) const {
+absl::StatusOr<std::string> Checkpoint::Fingerprint(std::string_view essentials) const {
   Sha256 hash;
   hash.Update(essentials);
   for (const std::string& name : read_) {
     const Tensor& tensor = tensors_.at(name);
     const SafetensorsFile::Entry& entry = tensor.file->entries().at(tensor.file_name);
     hash.Update(StrCat("\n", name, " ", entry.dtype, " ", ShapeText(entry.shape), "\n"));
-    HashBytes(hash, entry.bytes);
+    GH_RETURN_IF_ERROR(HashTensor(*tensor.file, entry, hash));
   }
   return StrCat("sha256:", hash.HexDigest());
 }

@@ -31,8 +31,8 @@ class Checkpoint {
 
   bool Has(const std::string& name) const { return tensors_.contains(name); }
 
-  // A view into the mapped file (see SafetensorsFile::View), of a floating-point dtype and
-  // of `shape`.  NotFound or InvalidArgument, naming the tensor as the file does.
+  // A copy in the file's dtype, a floating-point one, and of `shape`.  NotFound,
+  // InvalidArgument or DataLoss, naming the tensor as the file does.
   absl::StatusOr<at::Tensor> Get(const std::string& name, std::span<const int64_t> shape);
   // Accounts for a tensor, there or not, that adds nothing to the model.
   void Ignore(const std::string& name) {
@@ -45,7 +45,7 @@ class Checkpoint {
 
   // SHA-256 over `essentials` and, for every tensor that was read, its name, dtype,
   // shape and (for a large one) a sample of its bytes.
-  std::string Fingerprint(std::string_view essentials) const;
+  absl::StatusOr<std::string> Fingerprint(std::string_view essentials) const;
 
  private:
   struct Tensor {

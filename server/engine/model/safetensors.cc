@@ -1,7 +1,6 @@
 #include "server/engine/model/safetensors.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <bit>
@@ -45,25 +44,29 @@ std::optional<std::string_view> NameOf(at::ScalarType type) {
   return std::nullopt;
 }
 
-// The JSON text of the header, within the file.
-absl::StatusOr<std::string_view> HeaderText(std::string_view bytes) {
-  if (bytes.size() < kLengthBytes) {
-    return absl::InvalidArgumentError(StrCat("too small to be a safetensors file: ", bytes.size(), " bytes"));
+// The JSON text of the header.
+absl::StatusOr<std::string> HeaderText(const InputFile& file) {
+  if (file.size() < kLengthBytes) {
+    return absl::InvalidArgumentError(StrCat("too small to be a safetensors file: ", file.size(), " bytes"));
   }
+  char length_bytes[kLengthBytes];
+  GH_RETURN_IF_ERROR(file.Read(0, length_bytes));
   uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), kLengthBytes);
+  std::memcpy(&length, length_bytes, kLengthBytes);
   if (length > kMaxHeaderBytes) {
     return absl::InvalidArgumentError(StrCat("the header length ", length, " is above the limit of ", kMaxHeaderBytes));
   }
-  if (length > bytes.size() - kLengthBytes) {
+  if (length > file.size() - kLengthBytes) {
     return absl::InvalidArgumentError(
-        StrCat("the header length ", length, " reaches past the end of the file of ", bytes.size(), " bytes"));
+        StrCat("the header length ", length, " reaches past the end of the file of ", file.size(), " bytes"));
   }
-  return bytes.substr(kLengthBytes, length);
+  std::string text(length, '\0');
+  GH_RETURN_IF_ERROR(file.Read(kLengthBytes, text));
+  return text;
 }
 
 // The tensors must tile the data: from its first byte to its last, one after another.
-absl::Status CheckTiling(const SafetensorsHeader& header, size_t data_bytes) {
+absl::Status CheckTiling(const SafetensorsHeader& header, uint64_t data_bytes) {
   using Item = std::pair<const std::string, SafetensorsHeader::Tensor>;
   std::vector<const Item*> items;
   for (const Item& item : header.tensors) items.push_back(&item);
@@ -90,40 +93,26 @@ absl::Status CheckTiling(const SafetensorsHeader& header, size_t data_bytes) {
 }  // namespace
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  GH_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
-  SafetensorsFile file(std::move(mapped), path);
-  const std::string_view bytes = file.file_.bytes();
-  const absl::StatusOr<std::string_view> text = HeaderText(bytes);
+  GH_ASSIGN_OR_RETURN(InputFile input, InputFile::Open(path));
+  SafetensorsFile file(std::move(input), path);
+  absl::StatusOr<std::string> text = HeaderText(file.file_);
   if (!text.ok()) return Annotate(text.status(), path);
   absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(*text);
   if (!header.ok()) return Annotate(header.status(), path);
-  const std::string_view data = bytes.substr(kLengthBytes + text->size());
-  const absl::Status tiling = CheckTiling(*header, data.size());
+  const uint64_t data = kLengthBytes + text->size();
+  const absl::Status tiling = CheckTiling(*header, file.file_.size() - data);
   if (!tiling.ok()) return Annotate(tiling, path);
 
-  file.header_ = *text;
+  file.header_ = *std::move(text);
   file.metadata_ = std::move(header->metadata);
   for (auto& [name, tensor] : header->tensors) {
-    file.entries_.emplace(name, Entry{std::move(tensor.dtype), std::move(tensor.shape),
-                                      data.substr(tensor.begin, tensor.end - tensor.begin)});
+    file.entries_.emplace(
+        name, Entry{std::move(tensor.dtype), std::move(tensor.shape), data + tensor.begin, tensor.end - tensor.begin});
   }
   return file;
 }
 
 absl::StatusOr<at::Tensor> SafetensorsFile::Read(const std::string& name) const {
-  GH_ASSIGN_OR_RETURN(const at::Tensor view, View(name));
-  at::Tensor copy;
-  // Without inference mode: what is read here may be used in training.
-  GH_RETURN_IF_ERROR(AtTorchBoundary(
-      [&] {
-        copy = view.clone();
-        return absl::OkStatus();
-      },
-      /*grad=*/true));
-  return copy;
-}
-
-absl::StatusOr<at::Tensor> SafetensorsFile::View(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return absl::NotFoundError(StrCat(path_, ": no tensor ", name));
   const Entry& entry = found->second;
@@ -131,21 +120,17 @@ absl::StatusOr<at::Tensor> SafetensorsFile::View(const std::string& name) const 
   if (!type) {
     return absl::InvalidArgumentError(StrCat(path_, ": tensor ", name, " has the unsupported dtype ", entry.dtype));
   }
-  at::Tensor view;
+  at::Tensor tensor;
+  // Without inference mode: what is read here may be used in training.
   GH_RETURN_IF_ERROR(AtTorchBoundary(
-      [&] {
-        const at::TensorOptions options = at::TensorOptions().dtype(*type);
-        const bool aligned = reinterpret_cast<uintptr_t>(entry.bytes.data()) % c10::elementSize(*type) == 0;
-        if (aligned && !entry.bytes.empty()) {
-          view = at::from_blob(const_cast<char*>(entry.bytes.data()), entry.shape, options);
-        } else {
-          view = at::empty(entry.shape, options);
-          if (!entry.bytes.empty()) std::memcpy(view.mutable_data_ptr(), entry.bytes.data(), entry.bytes.size());
-        }
-        return absl::OkStatus();
+      [&]() -> absl::Status {
+        tensor = at::empty(entry.shape, at::TensorOptions().dtype(*type));
+        if (entry.bytes == 0) return absl::OkStatus();
+        return Annotate(ReadBytes(entry, 0, {static_cast<char*>(tensor.mutable_data_ptr()), entry.bytes}),
+                        StrCat("tensor ", name));
       },
       /*grad=*/true));
-  return view;
+  return tensor;
 }
 
 namespace {

@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,15 +17,16 @@
 
 namespace gatehouse {
 
-// A safetensors file, mapped and checked whole at opening: header length, JSON,
-// dtypes, shapes (overflow included), offsets in bounds, no overlap, no holes.
-// Move-only; reading is thread-safe.
+// A safetensors file.  Its description is read and checked whole at opening: header length,
+// JSON, dtypes, shapes (overflow included), offsets in bounds, no overlap, no holes.  Tensors
+// are read one by one when they are asked for, so no more of the file is in memory than
+// somebody holds; see InputFile for why it is not mapped.  Move-only; reading is thread-safe.
 class SafetensorsFile {
  public:
   struct Entry {
     std::string dtype;  // as in the file: "F32", "BF16", …
     std::vector<int64_t> shape;
-    std::string_view bytes;  // into the mapping; any alignment
+    uint64_t begin = 0, bytes = 0;  // where its data lies in the file; any alignment
   };
 
   // NotFound for a missing file; InvalidArgument, naming file and tensor, otherwise.
@@ -35,19 +38,20 @@ class SafetensorsFile {
   std::string_view header() const { return header_; }
 
   // A copy in the file's own dtype, on the CPU.  NotFound naming the tensor;
-  // InvalidArgument for a dtype that is no floating-point or integer type here.
+  // InvalidArgument for a dtype that is no floating-point or integer type here; DataLoss where
+  // the file has become shorter since it was opened.
   absl::StatusOr<at::Tensor> Read(const std::string& name) const;
-
-  // Like Read, but without copying where the bytes are aligned: valid while this object
-  // lives, and never to be written to.
-  absl::StatusOr<at::Tensor> View(const std::string& name) const;
+  // Fills `out` with bytes of a tensor's data from `offset` on, which it has.
+  absl::Status ReadBytes(const Entry& entry, uint64_t offset, std::span<char> out) const {
+    return file_.Read(entry.begin + offset, out);
+  }
 
  private:
-  SafetensorsFile(MappedFile file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  SafetensorsFile(InputFile file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
 
-  MappedFile file_;
+  InputFile file_;
   std::string path_;
-  std::string_view header_;
+  std::string header_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
 };

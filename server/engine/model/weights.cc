@@ -318,7 +318,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const std::string& directory, at::
   if (!status.ok()) return status;
   CountAll(model);
   model.directory = directory;
-  model.fingerprint = checkpoint.Fingerprint(Essentials(model.config));
+  GH_ASSIGN_OR_RETURN(model.fingerprint, checkpoint.Fingerprint(Essentials(model.config)));
   return model;
 }
 

@@ -50,8 +50,8 @@ struct ModelWeights {
   int64_t bytes = 0;
 };
 
-// Loads a model directory: config.json and single or sharded safetensors, which are
-// memory-mapped, checked, and copied once into the serving dtype on the device.
+// Loads a model directory: config.json and single or sharded safetensors, which are checked,
+// and copied tensor by tensor into the serving dtype on the device.
 absl::StatusOr<ModelWeights> LoadModelWeights(const std::string& directory, at::ScalarType dtype, at::Device device);
 
 }  // namespace gatehouse

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "server/engine/model/checkpoint.h"
 #include "server/engine/model/safetensors.h"
 #include "tests/engine/model/model_directory.h"
 #include "tests/support/status_matchers.h"
@@ -34,6 +35,19 @@ std::string Without(const std::string& name, const std::string& prefix) {
 
 void ExpectRefused(const ModelDirectory& directory, absl::StatusCode code, const std::string& named) {
   EXPECT_THAT(directory.Load(), StatusIs(code, HasSubstr(named)));
+}
+
+TEST(Weights, ThatAreTruncatedWhileTheyAreReadAreAnErrorThatNamesTheTensor) {
+  const ModelDirectory directory("gpt2");
+  auto checkpoint = Checkpoint::Open(directory.path(), "transformer.");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::string path = directory.folder().File("model.safetensors");
+  const at::Tensor norm = SafetensorsFile::Open(path)->Read("transformer.ln_f.weight").value();
+  ASSERT_TRUE(checkpoint->Get("ln_f.weight", norm.sizes()).ok());
+  fs::resize_file(path, 16);
+  EXPECT_THAT(checkpoint->Get("ln_f.weight", norm.sizes()),
+              StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("ln_f.weight"), HasSubstr("became shorter"))));
+  EXPECT_THAT(checkpoint->Fingerprint(""), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("became shorter")));
 }
 
 // L01
