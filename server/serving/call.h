@@ -10,7 +10,7 @@
 
 namespace gatehouse {
 
-// Where the events of one call go.  The scheduler's thread calls it; none of these may
+// Where the events of one call go.  One thread at a time calls it; none of these may
 // block.  OnEnd is called exactly once, last, whatever happens; the sink is kept alive
 // until then.
 class CallSink {

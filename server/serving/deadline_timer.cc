@@ -6,15 +6,17 @@
 
 namespace gatehouse {
 
-DeadlineTimer::DeadlineTimer() : thread_([this] { Run(); }) {}
+DeadlineTimer::DeadlineTimer(Stopped stopped) : stopped_(std::move(stopped)), thread_([this] { Run(); }) {}
 
-DeadlineTimer::~DeadlineTimer() {
+DeadlineTimer::~DeadlineTimer() { Stop(); }
+
+void DeadlineTimer::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.Notify();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void DeadlineTimer::Add(std::shared_ptr<ScheduledCall> call) {
@@ -33,16 +35,26 @@ void DeadlineTimer::Remove(const std::shared_ptr<ScheduledCall>& call) {
   calls_.erase({call->deadline(), call});
 }
 
+std::vector<std::shared_ptr<ScheduledCall>> DeadlineTimer::TakeDue(absl::Time now) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<ScheduledCall>> due;
+  while (!calls_.empty() && calls_.begin()->first <= now) {
+    due.push_back(calls_.begin()->second);
+    calls_.erase(calls_.begin());
+  }
+  return due;
+}
+
 void DeadlineTimer::Run() {
   while (true) {
+    for (const auto& call : TakeDue(absl::Now())) {
+      call->Expire();
+      stopped_(call);
+    }
     absl::Duration wait = absl::Hours(1);
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
-      while (!calls_.empty() && calls_.begin()->first <= absl::Now()) {
-        calls_.begin()->second->Expire();
-        calls_.erase(calls_.begin());
-      }
       if (!calls_.empty()) wait = std::min(wait, calls_.begin()->first - absl::Now());
     }
     wake_.WaitFor(wait);

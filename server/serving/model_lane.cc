@@ -56,6 +56,18 @@ absl::Status ModelLane::Enqueue(const std::shared_ptr<ScheduledCall>& call) {
   return absl::OkStatus();
 }
 
+void ModelLane::EndIfWaiting(const std::shared_ptr<ScheduledCall>& call) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = std::find(waiting_.begin(), waiting_.end(), call);
+    if (at == waiting_.end() || call.get() == admitting_) return;
+    waiting_.erase(at);
+    waiting_prompt_tokens_ -= call->prompt_tokens();
+    if (waiting_.empty()) memory_full_ = false;
+  }
+  End(call, call->stop_status(absl::Now()));
+}
+
 ModelLoad ModelLane::Load() const {
   ModelLoad load;
   load.model = model_.name;
@@ -144,6 +156,7 @@ void ModelLane::AdmitWaitingCalls(absl::Time now) {
       const std::lock_guard lock(mutex_);
       if (waiting_.empty() || static_cast<int>(running_.size()) >= options_.max_running) return;
       call = waiting_.front();
+      admitting_ = call.get();
     }
     if (!Admit(call, now)) return;
   }
@@ -157,6 +170,7 @@ bool ModelLane::Admit(const std::shared_ptr<ScheduledCall>& call, absl::Time now
     if (absl::IsResourceExhausted(sequence.status()) && !running_.empty()) {
       const std::lock_guard lock(mutex_);
       memory_full_ = true;
+      admitting_ = nullptr;
       return false;
     }
     if (sequence.ok()) call->sequence = *sequence;
@@ -166,6 +180,7 @@ bool ModelLane::Admit(const std::shared_ptr<ScheduledCall>& call, absl::Time now
   {
     const std::lock_guard lock(mutex_);
     memory_full_ = false;
+    admitting_ = nullptr;
     waiting_.pop_front();
     waiting_prompt_tokens_ -= call->prompt_tokens();
     if (status.ok()) running_.push_back(call);

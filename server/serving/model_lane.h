@@ -33,6 +33,8 @@ class ModelLane {
   absl::Status CheckRoom(int64_t prompt_tokens) const;
   // Takes the call, or refuses it as CheckRoom says.
   absl::Status Enqueue(const std::shared_ptr<ScheduledCall>& call);
+  // Ends a call that has been stopped, where it waits; one that runs ends with its step.
+  void EndIfWaiting(const std::shared_ptr<ScheduledCall>& call);
   ModelLoad Load() const;
   // From now on no call is taken.
   void Drain();
@@ -66,7 +68,8 @@ class ModelLane {
   bool Admit(const std::shared_ptr<ScheduledCall>& call, absl::Time now);
   Batch CollectRows(absl::Time now);
   void Deliver(ScheduledCall& call, const Row& row, Phase phase, RowResult result);
-  // Closes the call's sequence, tells the observer, then its sink; last of all.
+  // Closes the call's sequence, tells the observer, then its sink; last of all, by whoever
+  // took the call out of `waiting_` or `running_`.
   void End(const std::shared_ptr<ScheduledCall>& call, const absl::Status& status);
   void EndRunning(ScheduledCall& call, const absl::Status& status);
 
@@ -77,6 +80,7 @@ class ModelLane {
 
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<ScheduledCall>> waiting_;  // guarded by mutex_
+  const ScheduledCall* admitting_ = nullptr;            // guarded by mutex_; of waiting_, the scheduler's thread has it
   int64_t waiting_prompt_tokens_ = 0;                   // guarded by mutex_
   bool memory_full_ = false;                            // guarded by mutex_; the first waiting call found no room
   bool draining_ = false;                               // guarded by mutex_

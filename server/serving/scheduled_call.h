@@ -39,7 +39,8 @@ class ScheduledCall final : public Call {
   absl::Time started() const { return started_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }
 
-  // The scheduler's thread only, until `EndTask`.
+  // Whoever has the call only: the scheduler's thread, or the one that ends it while it
+  // waits; until `EndTask`.
   Task& task() { return *task_; }
   void EndTask() { task_.reset(); }
 

@@ -27,7 +27,13 @@ namespace {
 class SchedulerImpl final : public Scheduler {
  public:
   SchedulerImpl(const ModelCatalog& catalog, const SchedulerOptions& options, Observer& observer)
-      : catalog_(catalog), options_(options), observer_(observer), wake_(std::make_shared<WakeSignal>()) {
+      : catalog_(catalog),
+        options_(options),
+        observer_(observer),
+        wake_(std::make_shared<WakeSignal>()),
+        timer_([this](const std::shared_ptr<ScheduledCall>& late) {
+          for (const auto& lane : lanes_) lane->EndIfWaiting(late);
+        }) {
     for (ServedModel* model : catalog.models()) {
       lanes_.push_back(std::make_unique<ModelLane>(*model, options, observer, timer_));
     }
@@ -81,6 +87,7 @@ class SchedulerImpl final : public Scheduler {
     wake_->Notify();
     const std::lock_guard lock(join_mutex_);
     if (thread_.joinable()) thread_.join();
+    timer_.Stop();  // it may be ending the last call
   }
 
  private:
@@ -154,8 +161,8 @@ class SchedulerImpl final : public Scheduler {
   const SchedulerOptions options_;
   Observer& observer_;
   const std::shared_ptr<WakeSignal> wake_;
-  DeadlineTimer timer_;
   std::vector<std::unique_ptr<ModelLane>> lanes_;
+  DeadlineTimer timer_;  // after the lanes, which its thread tells of late calls
   std::atomic<double> heartbeat_{0};
   std::atomic<bool> stopping_{false};
   std::mutex join_mutex_;

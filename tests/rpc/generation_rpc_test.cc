@@ -104,20 +104,29 @@ TEST_F(RpcTest, RecordsNameTheCalibrationsNeuronsWhereTheyExist) {
 
 TEST_F(RpcTest, TheMetricsEqualWhatTheResponsesReport) {
   StartServer();
-  uint64_t full[3] = {}, linear[3] = {}, ladder[3] = {}, ladders = 0, prompt = 0, generated_tokens = 0;
+  uint64_t full[3] = {}, linear[3] = {}, ladder[3] = {}, skip[3] = {}, ladders = 0, skips = 0;
+  uint64_t prompt = 0, generated_tokens = 0;
   for (int i = 0; i < 5; ++i) {
     v1::GenerateRequest request = Prompt(StrCat("prompt ", i), static_cast<uint32_t>(3 + i));
-    request.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
-    request.mutable_gating()->set_operating_point("5%");
+    if (i < 3) {
+      request.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);
+      request.mutable_gating()->set_operating_point("5%");
+    } else {
+      request.mutable_gating()->set_mode(v1::GatingPolicy::MODE_QUORUM);
+      request.mutable_gating()->set_quorum(2);
+      request.mutable_gating()->set_quorum_path(i == 3 ? v1::MLP_PATH_SKIP : v1::MLP_PATH_LINEAR);
+    }
     const Generated generated = Generate(request);
     ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
     ladders += generated.summary().routing().ladder_decisions();
+    skips += generated.summary().routing().skip_decisions();
     prompt += generated.summary().prompt_tokens();
     generated_tokens += generated.summary().generated_tokens();
     for (int layer = 0; layer < 3; ++layer) {
       full[layer] += generated.summary().routing().layers(layer).full_tokens();
       linear[layer] += generated.summary().routing().layers(layer).linear_tokens();
       ladder[layer] += generated.summary().routing().layers(layer).ladder_tokens();
+      skip[layer] += generated.summary().routing().layers(layer).skip_tokens();
     }
   }
   const auto routed = [&](int layer, const char* path, const char* phase) {
@@ -128,9 +137,14 @@ TEST_F(RpcTest, TheMetricsEqualWhatTheResponsesReport) {
     EXPECT_EQ(routed(layer, "full", "prefill") + routed(layer, "full", "decode"), full[layer]);
     EXPECT_EQ(routed(layer, "linear", "prefill") + routed(layer, "linear", "decode"), linear[layer]);
     EXPECT_EQ(routed(layer, "ladder", "prefill") + routed(layer, "ladder", "decode"), ladder[layer]);
-    EXPECT_EQ(routed(layer, "full", "score") + routed(layer, "linear", "score") + routed(layer, "ladder", "score"), 0);
-    EXPECT_EQ(full[layer] + linear[layer] + ladder[layer], prompt + generated_tokens - 5);
+    EXPECT_EQ(routed(layer, "skip", "prefill") + routed(layer, "skip", "decode"), skip[layer]);
+    EXPECT_EQ(routed(layer, "full", "score") + routed(layer, "linear", "score") + routed(layer, "ladder", "score") +
+                  routed(layer, "skip", "score"),
+              0);
+    EXPECT_EQ(full[layer] + linear[layer] + ladder[layer] + skip[layer], prompt + generated_tokens - 5);
   }
+  EXPECT_EQ(skip[0] + skip[1] + skip[2], skips);
+  EXPECT_GT(skips, 0u);
   EXPECT_EQ(ladder[0] + ladder[1] + ladder[2], ladders);
   EXPECT_GT(ladders, 0u);
   EXPECT_EQ(Metric(R"(gatehouse_requests_total{code="OK",method="generate",model="m"})"), 5);
@@ -202,12 +216,14 @@ TEST_F(RpcTest, ACallWhoseDeadlinePassesInTheQueueIsNeverRun) {
     late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(milliseconds));
     EXPECT_EQ(Generate(Prompt("abcd", 5), late).status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   }
-  // The server counts a call's time from its arrival, so the client's runs out first.  Time itself is what is waited
-  // for.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // The server counts a call's time from its arrival, so the client's runs out first.  One that comes after them on
+  // the same connection and is answered shows that they have arrived.
+  grpc::ClientContext after;
+  v1::ListModelsResponse models;
+  EXPECT_TRUE(models_->ListModels(&after, {}, &models).ok());
+  WaitUntil([&] { return Metric(kWaiting) == 0 && server_->calls_in_work() == 1; }, "the late calls are over");
   engine_->ReleaseSteps();
   EXPECT_THAT(ReadAll(*first), SizeIs(3));
-  WaitUntil([&] { return Metric(kWaiting) == 0 && server_->calls_in_work() == 0; }, "all calls are over");
   for (const auto& step : engine_->steps()) {
     for (const auto& row : step) EXPECT_EQ(row.tokens.size(), 3);
   }

@@ -154,12 +154,17 @@ TEST_F(SchedulerTest, RefusesACallWhoseDeadlineHasPassedAlsoWhereTheQueueIsFull)
   engine_->ReleaseSteps();
 }
 
-TEST_F(SchedulerTest, NeverRunsQueuedCallsThatExpired) {
+TEST_F(SchedulerTest, EndsAQueuedCallAtItsDeadlineAlsoWhileAStepHangs) {
   const Started running = RunBlocked({.max_running = 1});
-  const Started late = MustStart(Prompt({101}, 1), absl::Now() + absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(2));  // until the deadline has passed
-  engine_->ReleaseSteps();
+  const Started patient = MustStart(Prompt({7}, 1));
+  const Started late = MustStart(Prompt({101}, 1), absl::Now() + absl::Milliseconds(20));
+  const Started later = MustStart(Prompt({102}, 1), absl::Now() + absl::Milliseconds(40));
   EXPECT_THAT(late.sink->Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("deadline")));
+  EXPECT_THAT(later.sink->Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("deadline")));
+  EXPECT_EQ(scheduler_->Load()[0].waiting, 1);
+  EXPECT_EQ(scheduler_->Load()[0].waiting_prompt_tokens, 1);
+  engine_->ReleaseSteps();
+  EXPECT_EQ(patient.sink->Wait(), absl::OkStatus());
   EXPECT_FALSE(late.sink->start.has_value());
 }
 
