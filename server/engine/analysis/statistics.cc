@@ -6,6 +6,8 @@
 #include <ATen/ops/item.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mv.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -106,6 +108,14 @@ Interval BlockBootstrap(const at::Tensor& sums, int resamples, uint64_t seed, co
   ForResamples(sums.size(0), resamples, seed,
                [&](const at::Tensor& counts) { pieces.push_back(statistic(at::mm(counts, on_cpu))); });
   return IntervalOf(statistic(on_cpu.sum(0, /*keepdim=*/true)).item<double>(), pieces);
+}
+
+Interval BootstrapMean(const at::Tensor& values, const at::Tensor& mask, int resamples, uint64_t seed) {
+  // A token outside the mask may have no value at all.
+  const at::Tensor masked = at::where(mask, values, at::zeros({}, values.options()));
+  const at::Tensor sums = at::stack({masked.sum(1), mask.sum(1).to(at::kDouble)}, 1);
+  return BlockBootstrap(sums, resamples, seed,
+                        [](const at::Tensor& totals) { return totals.select(1, 0) / totals.select(1, 1); });
 }
 
 Interval BootstrapPerplexityChange(const at::Tensor& full, const at::Tensor& other, int resamples, uint64_t seed) {

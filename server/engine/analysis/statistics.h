@@ -29,6 +29,10 @@ using StatisticFn = std::function<at::Tensor(const at::Tensor& totals)>;
 // is no interval (NaN).
 Interval BlockBootstrap(const at::Tensor& sums, int resamples, uint64_t seed, const StatisticFn& statistic);
 
+// The mean of `values` over the tokens of `mask`; both [blocks, tokens], float64 and bool.  NaN
+// where there are none.
+Interval BootstrapMean(const at::Tensor& values, const at::Tensor& mask, int resamples, uint64_t seed);
+
 // The relative change of perplexity, exp(mean(other − full)) − 1; both [blocks, window − 1]
 // float64, cross-entropies in nats of the same tokens.
 Interval BootstrapPerplexityChange(const at::Tensor& full, const at::Tensor& other, int resamples, uint64_t seed);
