@@ -8,6 +8,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/call_context.h"
@@ -384,9 +385,24 @@ absl::StatusOr<v1::Report> GrpcClient::GetReport(const std::string& name, const 
 
 }  // namespace
 
+namespace {
+
+// A port out of range would be found out only when the connection fails.
+absl::Status CheckServer(const std::string& server) {
+  if (server.empty()) return absl::InvalidArgumentError("server is empty: HOST:PORT is wanted");
+  if (FindInvalidUtf8(server) != std::string::npos) return absl::InvalidArgumentError("server is not UTF-8");
+  const size_t colon = server.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : server.substr(colon + 1);
+  const bool is_port = !port.empty() && port.find_first_not_of("0123456789") == std::string::npos;
+  int number = 0;
+  if (!is_port || (absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("server has the port ", port, ", must be in [1, 65535]"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  if (options.server.empty()) return absl::InvalidArgumentError("server is empty: HOST:PORT is wanted");
-  if (FindInvalidUtf8(options.server) != std::string::npos) return absl::InvalidArgumentError("server is not UTF-8");
+  if (absl::Status status = CheckServer(options.server); !status.ok()) return status;
   if (!(options.attempts >= 1 && options.attempts <= kMaxAttempts)) {
     return absl::InvalidArgumentError(absl::StrCat("attempts must lie in [1, ", kMaxAttempts, "]"));
   }

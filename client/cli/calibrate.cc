@@ -38,8 +38,9 @@ void CalibrateCommand::Declare(CLI::App& app) {
       ->type_name("FILE")
       ->required();
   app.add_option_function<std::string>(
-      "--name", [this](const std::string& name) { spec.set_calibration(name); },
-      "Name of the calibration (default: made from the date)");
+         "--name", [this](const std::string& name) { spec.set_calibration(name); },
+         "Name of the calibration (default: made from the date)")
+      ->check(NotEmpty());
   app.add_flag("--no-activate", no_activate, "Do not make it the model's active calibration");
   app.add_flag("--detach", detach, "Start it and leave; it goes on at the server");
 
@@ -65,8 +66,8 @@ void CalibrateCommand::Declare(CLI::App& app) {
          "--gateable-cost-limit", [this](double value) { spec.set_gateable_cost_limit(value); },
          "Highest linear cost of a gateable layer (default: 0.05)")
       ->group(kMethod);
-  app.add_option_function<uint64_t>(
-         "--seed", [this](uint64_t value) { spec.set_seed(value); }, "Seed (default: 0)")
+  AddSeedFlag(
+      app, [this](uint64_t value) { spec.set_seed(value); }, "Seed (default: 0)")
       ->group(kMethod);
   DeclareBudget(app);
 }

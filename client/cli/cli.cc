@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "client/cli/flags.h"
 #include "client/errors.h"
 
 namespace gatehouse::cli {
@@ -172,6 +173,7 @@ int RunProgram(std::vector<std::string> arguments, const Environment& environmen
   AddOperations(app, action);
   AddModels(app, action);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->fallthrough();
+  CheckNumbers(app);
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(std::move(arguments));

@@ -3,6 +3,7 @@
 
 #include <CLI/App.hpp>
 #include <cstdint>
+#include <functional>
 #include <istream>
 #include <optional>
 #include <string>
@@ -23,6 +24,19 @@ T OrUsageError(const char* flag, absl::StatusOr<T> value) {
   if (!value.ok()) throw CLI::ValidationError(flag, std::string(value.status().message()));
   return *std::move(value);
 }
+
+// Checks of a flag's text: a whole number in [0, most], where the parser alone would wrap it
+// around (for CLI::Option::transform); at least one character, where an empty text would be
+// taken for the flag's absence (for CLI::Option::check).
+CLI::Validator WholeNumber(uint64_t most);
+CLI::Validator NotEmpty();
+// Checks every flag of a whole number or a number that is declared so far, of all commands:
+// what it refuses is quoted with what is wanted.  Whole numbers have 32 bits; those with more
+// have a type name and a check of their own (see AddSeedFlag).
+void CheckNumbers(CLI::App& app);
+
+// --seed, of 64 bits.
+CLI::Option* AddSeedFlag(CLI::App& app, std::function<void(uint64_t)> set, const char* help);
 
 // A file's bytes, or those of `in` for "-".
 std::string ReadFile(const char* flag, const std::string& path, std::istream& in);
@@ -45,6 +59,8 @@ class GatingFlags {
   std::string layers_;
   std::vector<std::string> layer_thresholds_;
   std::string calibration_, operating_point_;
+  uint32_t quorum_ = 0;
+  std::string quorum_path_;
 };
 
 // --record.

@@ -60,7 +60,9 @@ void GenerateCommand::Declare(CLI::App& app) {
   AddRepeatable(app, "--logit-bias", logit_bias, "Added to one token's logit: 11=-2.5, or 11=-inf for never")
       ->type_name("ID=BIAS")
       ->group(kSampling);
-  app.add_option("--seed", seed, "The same seed and request give the same tokens (default: a fresh one)")
+  AddSeedFlag(
+      app, [this](uint64_t value) { seed = value; },
+      "The same seed and request give the same tokens (default: a fresh one)")
       ->group(kSampling);
 
   constexpr char kStop[] = "Stopping";

@@ -112,7 +112,7 @@ void PrintDetails(const Terminal& terminal, const Model& model) {
                           "first " + Count(calibration.sink_positions(), "position") + " in full"})
                << "\n\n";
   PrintLayerTable(terminal, {calibration.layers().begin(), calibration.layers().end()}, 2);
-  terminal.out << terminal.Paint(kDim, "  in brackets: neurons the same rules name under shuffled labels") << "\n\n";
+  terminal.out << "\n";
   PrintOperatingPoints(terminal, calibration);
   PrintNeurons(terminal, calibration);
   for (const auto& other : model.calibrations()) {

@@ -1,5 +1,7 @@
 #include "client/cli/operation_run.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -22,9 +24,15 @@ bool MustStay(const std::string& path) {
   return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
 }
 
+absl::Status CannotWrite(const std::string& path, int error) {
+  return absl::FailedPreconditionError("cannot write " + path + ": " + std::strerror(error));
+}
+
+std::string PartialOf(const std::string& path) { return path + ".part"; }
+
 absl::Status WriteStraight(const std::string& path, const std::function<absl::Status(std::ostream&)>& write) {
   std::ofstream file(path, std::ios::binary);
-  if (!file) return absl::FailedPreconditionError("cannot write " + path + ": " + std::strerror(errno));
+  if (!file) return CannotWrite(path, errno);
   const absl::Status status = write(file);
   file.close();
   return status.ok() && !file ? absl::DataLossError("cannot write " + path) : status;
@@ -34,7 +42,7 @@ absl::Status WriteStraight(const std::string& path, const std::function<absl::St
 // straight.
 absl::Status WriteBeside(const std::string& path, const std::function<absl::Status(std::ostream&)>& write) {
   if (MustStay(path)) return WriteStraight(path, write);
-  const std::string partial = path + ".part";
+  const std::string partial = PartialOf(path);
   absl::Status status = WriteStraight(partial, write);
   std::error_code error;
   if (status.ok()) std::filesystem::rename(partial, path, error);
@@ -101,6 +109,22 @@ void PrintDetached(Session& session, const std::string& name) {
 void PrintFailure(Session& session, const v1::Operation& operation, const std::string& what) {
   session.terminal.err << "gatehouse: " << what << " " << OperationStateName(operation.state())
                        << (operation.error_message().empty() ? "" : ": " + OneLine(operation.error_message())) << "\n";
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  if (MustStay(path)) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) return CannotWrite(path, EISDIR);
+    // A link may lead to a file that does not exist yet.
+    return access(path.c_str(), W_OK) == 0 || errno == ENOENT ? absl::OkStatus() : CannotWrite(path, errno);
+  }
+  const std::string partial = PartialOf(path);
+  std::error_code error;
+  const bool was_there = std::filesystem::exists(partial, error);
+  const std::ofstream file(partial, std::ios::binary | std::ios::app);
+  if (!file) return CannotWrite(path, errno);
+  if (!was_there) std::filesystem::remove(partial, error);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> FetchToFile(Session& session, const std::string& name, const std::string& file,

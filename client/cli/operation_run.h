@@ -29,6 +29,9 @@ void PrintDetached(Session& session, const std::string& name);
 // Says that an operation ended otherwise than well; `what` it was.
 void PrintFailure(Session& session, const v1::Operation& operation, const std::string& what);
 
+// Whether a file can be written at `path` (see FetchToFile); leaves nothing there.
+absl::Status CheckWritable(const std::string& path);
+
 // Fetches one of the operation's files, the result where `file` is empty, to `path`; returns
 // its size.  To a file of another name first, so that a broken fetch leaves no half file.
 absl::StatusOr<uint64_t> FetchToFile(Session& session, const std::string& name, const std::string& file,

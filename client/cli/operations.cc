@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "absl/time/clock.h"
+#include "client/cli/flags.h"
 #include "client/cli/operation_run.h"
 #include "client/cli/progress.h"
 #include "client/cli/render.h"
@@ -211,10 +212,12 @@ void AddOperations(CLI::App& app, Action& action) {
   fetch
       ->add_option("-o,--output", command->output,
                    "Where to write it; - is standard output (default: its own name). With --all, a folder")
+      ->check(NotEmpty())
       ->type_name("FILE");
   CLI::Option* const file = fetch
                                 ->add_option("--file", command->file,
                                              "Which one, as `operations get --json` lists them (default: the result)")
+                                ->check(NotEmpty())
                                 ->type_name("NAME");
   fetch->add_flag("--all", command->all, "Every file that it left")->excludes(file);
 }

@@ -85,6 +85,17 @@ absl::StatusOr<std::vector<uint32_t>> ParseOrder(const std::string& text) {
   return ParseList<uint32_t>(text, "a layer number");
 }
 
+absl::StatusOr<uint64_t> ParseWholeNumber(const std::string& text, uint64_t most) {
+  const std::string wanted = absl::StrCat("a whole number in [0, ", most, "]");
+  const auto number = ParseNumber<uint64_t>(text, wanted.c_str());
+  if (number.ok() && *number > most) return Bad(text, wanted.c_str());
+  return number;
+}
+
+absl::StatusOr<std::vector<uint32_t>> ParseCounts(const std::string& text) {
+  return ParseList<uint32_t>(text, "a whole number in [0, 4294967295]");
+}
+
 absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& text) {
   return ParseList<double>(text, "a number");
 }

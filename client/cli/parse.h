@@ -19,6 +19,12 @@ absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text);
 // "5,3,6": layers in that order.
 absl::StatusOr<std::vector<uint32_t>> ParseOrder(const std::string& text);
 
+// "12": decimal, in [0, most].
+absl::StatusOr<uint64_t> ParseWholeNumber(const std::string& text, uint64_t most);
+
+// "6,2": whole numbers in that order.
+absl::StatusOr<std::vector<uint32_t>> ParseCounts(const std::string& text);
+
 // "0.1,0.5".
 absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& text);
 

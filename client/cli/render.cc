@@ -26,8 +26,10 @@ void PrintRoutingMap(const Terminal& terminal, const std::vector<v1::TokenInsigh
   PrintHeatMap(terminal, rows, FirstPosition(tokens));
 }
 
-// Findings beside what chance names: "7 (0.3)".
-std::string FoundCell(int found, double null) { return std::to_string(found) + " (" + Fixed(null, 1) + ")"; }
+// Findings beside what the same rules name where there is nothing: "7 (0.3, 2)".
+std::string FoundCell(int found, double shuffled, double random) {
+  return std::to_string(found) + " (" + Fixed(shuffled, 1) + ", " + Fixed(random, 0) + ")";
+}
 
 }  // namespace
 
@@ -156,6 +158,10 @@ std::vector<std::string> RoutingParts(const v1::RoutingSummary& routing) {
     const double share = static_cast<double>(routing.ladder_decisions()) / static_cast<double>(routing.decisions());
     parts.push_back(Percent(share, 1) + " ladder");
   }
+  if (routing.skip_decisions() > 0) {
+    const double share = static_cast<double>(routing.skip_decisions()) / static_cast<double>(routing.decisions());
+    parts.push_back(Percent(share, 1) + " skipped");
+  }
   if (routing.mlp_work_saved() != 0) parts.push_back(Percent(routing.mlp_work_saved(), 1) + " of the MLP work saved");
   return parts;
 }
@@ -177,19 +183,24 @@ void PrintLayerTable(const Terminal& terminal, const std::vector<v1::LayerCalibr
   for (const auto& layer : layers) {
     const std::string cost = (layer.linear_cost() >= 0 ? "+" : "") + Percent(layer.linear_cost(), 2);
     const std::string gate_cost = (layer.gate_cost() >= 0 ? "+" : "") + Percent(layer.gate_cost(), 2);
-    std::vector<Table::Cell> cells = {{std::to_string(layer.layer()), kPlain},
-                                      {cost, layer.gateable() ? kGood : kPlain},
-                                      {Fixed(layer.surrogate_r2(), 3), kPlain},
-                                      {layer.gateable() ? "yes" : "no", layer.gateable() ? kGood : kDim},
-                                      {Percent(layer.gate_linear_fraction(), 1), kPlain},
-                                      {gate_cost, kPlain},
-                                      {FoundCell(layer.consensus_size(), layer.consensus_null()), kPlain},
-                                      {FoundCell(layer.exception_size(), layer.exception_null()), kPlain},
-                                      {FoundCell(layer.gateway_size(), layer.gateway_null()), kPlain}};
+    std::vector<Table::Cell> cells = {
+        {std::to_string(layer.layer()), kPlain},
+        {cost, layer.gateable() ? kGood : kPlain},
+        {Fixed(layer.surrogate_r2(), 3), kPlain},
+        {layer.gateable() ? "yes" : "no", layer.gateable() ? kGood : kDim},
+        {Percent(layer.gate_linear_fraction(), 1), kPlain},
+        {gate_cost, kPlain},
+        {FoundCell(layer.consensus_size(), layer.consensus_null(), layer.consensus_random()), kPlain},
+        {FoundCell(layer.exception_size(), layer.exception_null(), layer.exception_random()), kPlain},
+        {FoundCell(layer.gateway_size(), layer.gateway_null(), layer.gateway_random()), kPlain}};
     if (ladders) cells.push_back({layer.ladder_neurons() > 0 ? std::to_string(layer.ladder_neurons()) : "–", kPlain});
     table.Add(std::move(cells));
   }
   table.Print(terminal, indent);
+  terminal.out << terminal.Paint(kDim, std::string(static_cast<size_t>(indent), ' ') +
+                                           "neurons named (under shuffled labels, with the MLP drawn anew): what is no "
+                                           "more than those is chance")
+               << "\n";
 }
 
 void PrintOperatingPoints(const Terminal& terminal, const v1::CalibrationDescription& calibration) {

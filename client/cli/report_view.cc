@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "client/cli/flags.h"
 #include "client/cli/operation_run.h"
 #include "client/cli/render.h"
 #include "client/cli/table.h"
@@ -150,11 +151,25 @@ void PrintTable(const Terminal& terminal, const v1::ReportTable& table, size_t r
 
 void ReportFlags::Add(CLI::App& app) {
   constexpr char kGroup[] = "Output";
-  app.add_option("--html", html, "Write the report as a page with plots")->type_name("FILE")->group(kGroup);
-  app.add_option("--npz", npz, "Write its arrays and columns for numpy")->type_name("FILE")->group(kGroup);
+  app.add_option("--html", html, "Write the report as a page with plots")
+      ->check(NotEmpty())
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--npz", npz, "Write its arrays and columns for numpy")
+      ->check(NotEmpty())
+      ->type_name("FILE")
+      ->group(kGroup);
   app.add_option("--rows", rows, "Print at most this many rows of a table; 0: all")
       ->capture_default_str()
       ->group(kGroup);
+}
+
+absl::Status CheckOutputs(const ReportFlags& flags) {
+  for (const std::string* path : {&flags.html, &flags.npz}) {
+    if (path->empty()) continue;
+    if (absl::Status status = CheckWritable(*path); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::Report> TakeReport(Session& session, const std::string& name, const ReportFlags& flags) {
@@ -172,6 +187,7 @@ absl::StatusOr<v1::Report> TakeReport(Session& session, const std::string& name,
 }
 
 absl::StatusOr<int> ShowReport(Session& session, const std::string& name, const ReportFlags& flags) {
+  if (absl::Status status = CheckOutputs(flags); !status.ok()) return status;
   const auto report = TakeReport(session, name, flags);
   if (!report.ok()) return report.status();
   if (session.json) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cli/session.h"
 #include "client/cli/terminal.h"
@@ -19,6 +20,9 @@ struct ReportFlags {
 
   void Add(CLI::App& app);
 };
+
+// Whether the files that the flags name can be written, before there is anything to write.
+absl::Status CheckOutputs(const ReportFlags& flags);
 
 // Fetches the report of an operation, and writes the files that the flags name.
 absl::StatusOr<v1::Report> TakeReport(Session& session, const std::string& name, const ReportFlags& flags);

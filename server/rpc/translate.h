@@ -34,6 +34,8 @@ absl::StatusOr<OperationSpec> FromProto(const v1::StartOperationRequest& proto);
 
 // For counts that mean "at least so many": more than an int holds is as good as the most.
 int Clamped(uint32_t value);
+// For counts with a bound of their own: InvalidArgument for more than an int holds.
+absl::StatusOr<int> CountFromProto(uint32_t value, std::string_view field);
 // LAYER_OUT_OF_RANGE for what no model has.
 absl::StatusOr<int> LayerFromProto(uint32_t layer, std::string_view field);
 

@@ -39,6 +39,9 @@ absl::StatusOr<GatingMode> Mode(v1::GatingPolicy::Mode mode) {
 absl::StatusOr<GatingChoice> Gating(const v1::GatingPolicy& proto) {
   GatingChoice gating;
   GH_ASSIGN_OR_RETURN(gating.request.mode, Mode(proto.mode()));
+  if (proto.mode() == v1::GatingPolicy::MODE_UNSPECIFIED && proto.has_threshold()) {
+    return absl::InvalidArgumentError("threshold is only for gated mode, and no mode is given");
+  }
   if (proto.has_threshold()) gating.request.threshold = proto.threshold();
   if (proto.has_ladder_threshold()) gating.request.ladder_threshold = proto.ladder_threshold();
   for (const auto& [layer, threshold] : proto.layer_thresholds()) {
@@ -96,6 +99,14 @@ absl::StatusOr<AnalysisRequest> Analysis(const Request& proto) {
 
 int Clamped(uint32_t value) { return static_cast<int>(std::min<uint32_t>(value, std::numeric_limits<int>::max())); }
 
+absl::StatusOr<int> CountFromProto(uint32_t value, std::string_view field) {
+  if (value > static_cast<uint32_t>(std::numeric_limits<int>::max())) {
+    return absl::InvalidArgumentError(
+        StrCat(field, " is ", value, ", must be at most ", std::numeric_limits<int>::max()));
+  }
+  return static_cast<int>(value);
+}
+
 absl::StatusOr<int> LayerFromProto(uint32_t layer, std::string_view field) {
   if (layer > static_cast<uint32_t>(std::numeric_limits<int>::max())) {
     return WithReason(absl::InvalidArgumentError(StrCat(field, " names layer ", layer, ", which no model has")),
@@ -117,7 +128,7 @@ absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& proto) {
   GH_ASSIGN_OR_RETURN(request.gating, Gating(proto.gating()));
   request.records = Records(proto.records());
   request.record_prompt = proto.record_prompt();
-  request.top_logprobs = Clamped(proto.top_logprobs());
+  GH_ASSIGN_OR_RETURN(request.top_logprobs, CountFromProto(proto.top_logprobs(), "top_logprobs"));
   return request;
 }
 
@@ -129,7 +140,7 @@ absl::StatusOr<ScoreRequest> FromProto(const v1::ScoreRequest& proto) {
   request.window_size = proto.window().size();
   request.stride = proto.window().stride();
   request.blocks = proto.window().blocks();
-  request.top_logprobs = Clamped(proto.top_logprobs());
+  GH_ASSIGN_OR_RETURN(request.top_logprobs, CountFromProto(proto.top_logprobs(), "top_logprobs"));
   request.records = Records(proto.records());
   request.summary_only = proto.summary_only();
   return request;

@@ -72,6 +72,8 @@ v1::DescribeModelResponse Description() {
   auto& last = *calibration.mutable_layers(1);
   for (uint32_t neuron : {12u, 7u}) last.add_consensus()->set_neuron(neuron);
   last.add_exception()->set_neuron(99);
+  last.set_consensus_null(0.3);
+  last.set_consensus_random(3);
   auto& entry = *model.add_calibrations();
   entry.set_name("cal");
   entry.set_active(true);
@@ -312,7 +314,7 @@ TEST(Generate, LeavesUnsetWhatNoFlagSays) {
   EXPECT_FALSE(got.sampling().has_seed());
   EXPECT_FALSE(got.gating().has_threshold());
   EXPECT_FALSE(got.gating().has_ladder_threshold());
-  EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_FULL);
+  EXPECT_EQ(got.gating().mode(), v1::GatingPolicy::MODE_UNSPECIFIED);
 }
 
 TEST(Generate, AnOperatingPointMeansGatedUnlessAnotherModeIsSaid) {
@@ -425,7 +427,7 @@ TEST(Generate, ShowsWhatWasRecordedAsHeatStrips) {
                                  "   2\n"
                                  "L0 ░█\n"
                                  "L1 ██\n"
-                                 "█ full   ▒ ladder   ░ linear\n"));
+                                 "█ full   ▒ ladder   ░ linear   ✕ skipped\n"));
   EXPECT_THAT(run.out, HasSubstr("L0 ·▃\nL1 ▅▅\n"));
 }
 
@@ -597,6 +599,8 @@ TEST(Models, ShowsLayersOfOneThatIsNamed) {
   const Finished run = Gatehouse({"models", "m", "--server", server.address()});
   EXPECT_THAT(run.out, AllOf(StartsWith("m\n  gpt2 · 7.1M parameters · 2 layers"), HasSubstr("+1.20%  0.875  yes"),
                              HasSubstr("layer 1  consensus 12, 7 · exception 99")));
+  // Beside what chance names.
+  EXPECT_THAT(run.out, AllOf(HasSubstr(" 2 (0.3, 3) "), HasSubstr("neurons named (under shuffled labels, ")));
   const Finished all = Gatehouse({"models", "--server", server.address()});
   EXPECT_THAT(all.out, HasSubstr("m     gpt2                7.1M       2      128  float32       1/2  cal"));
 }
@@ -860,13 +864,65 @@ TEST(Usage, BadCommandLinesExitWithTwoAndNameTheFlag) {
   EXPECT_THAT(usage({"generate", "-m", "m", "--prompt", "x", "--layers", "5-3"}),
               AllOf(HasSubstr("--layers"), HasSubstr("'5-3'")));
   EXPECT_THAT(usage({"generate", "-m", "m", "--prompt", "x", "--gating", "half"}), HasSubstr("--gating"));
-  EXPECT_THAT(usage({"generate", "-m", "m", "--prompt", "x", "--max-tokens", "-1"}), HasSubstr("--max-tokens"));
+  EXPECT_THAT(usage({"models", "--server", "host:99999"}), HasSubstr("port 99999, must be in [1, 65535]"));
   EXPECT_THAT(usage({"generate", "-m", "m", "--prompt", "x", "--prompt", "y"}), HasSubstr("--prompt"));
   EXPECT_THAT(usage({"score", "-m", "m", "--file", "/no/such/file"}), HasSubstr("/no/such/file"));
   EXPECT_THAT(usage({"score", "-m", "m", "--file", "/"}), HasSubstr("cannot read /"));
   EXPECT_THAT(usage({"models", "--timeout", "-1"}), HasSubstr("--timeout"));
   EXPECT_THAT(usage({"models", "--timeout", "nan"}), HasSubstr("--timeout"));
   EXPECT_THAT(usage({"models", "--no-such-flag"}), HasSubstr("--no-such-flag"));
+}
+
+TEST(Usage, NumbersOutOfTheirBoundsAreNamedWithThem) {
+  const auto refuses = [](std::vector<std::string> arguments, const std::string& flag, const std::string& value,
+                          const std::string& wanted) {
+    arguments.insert(arguments.end(), {flag, value});
+    const Finished run = Gatehouse(arguments);
+    EXPECT_EQ(run.exit_code, kExitUsage) << run.out;
+    EXPECT_THAT(run.err, HasSubstr(flag + ": '" + value + "' is not " + wanted)) << flag;
+  };
+  const std::vector<std::string> generate = {"generate", "-m", "m", "--prompt", "x"};
+  const std::vector<std::string> calibrate = {"calibrate", "-m", "m", "--corpus", "f"};
+  const std::vector<std::string> cost = {"experiment", "cost", "-m", "m", "--corpus", "f"};
+  const std::string bounds = "a whole number in [0, 4294967295]";
+  for (const char* value : {"-1", "4294967296", "1e3", "0x10", "x"}) {
+    refuses(generate, "--max-tokens", value, bounds);
+    refuses(generate, "--top-k", value, bounds);
+    refuses({"score", "-m", "m", "--text", "x"}, "--window", value, bounds);
+    refuses({"nonlinearity", "-m", "m", "--text", "x"}, "--layer", value, bounds);
+    refuses(calibrate, "--fit-tokens", value, bounds);
+    refuses(cost, "--sink-positions", value, bounds);
+    refuses({"operations"}, "--limit", value, bounds);
+    refuses({"operations", "report", "x"}, "--rows", value, bounds);
+    refuses({"experiment", "gates", "-m", "m", "--corpus", "f"}, "--bottlenecks", value, bounds);
+  }
+  for (const char* value : {"-1", "18446744073709551616", "1.5"}) {
+    for (const auto& command : {generate, calibrate, cost}) {
+      refuses(command, "--seed", value, "a whole number in [0, 18446744073709551615]");
+    }
+  }
+  refuses(generate, "--temperature", "warm", "a number");
+  refuses(calibrate, "--ridge", "x", "a number");
+}
+
+TEST(Usage, AnEmptyValueIsNotTakenForNone) {
+  for (const char* flag : {"--operating-point", "--layers", "--calibration", "--record"}) {
+    const Finished run = Gatehouse({"generate", "-m", "m", "--prompt", "x", flag, ""});
+    EXPECT_EQ(run.exit_code, kExitUsage) << flag;
+    EXPECT_THAT(run.err, HasSubstr(std::string(flag) + ": must not be empty"));
+  }
+  for (const char* flag : {"--html", "--npz"}) {
+    const Finished run = Gatehouse({"experiment", "cost", "-m", "m", "--corpus", "f", flag, ""});
+    EXPECT_EQ(run.exit_code, kExitUsage) << flag;
+    EXPECT_THAT(run.err, HasSubstr(std::string(flag) + ": must not be empty"));
+  }
+}
+
+TEST(Usage, ALayerHasOneThreshold) {
+  const Finished run = Gatehouse({"generate", "-m", "m", "--prompt", "x", "--gating", "gated", "--layer-threshold",
+                                  "3-5=0.5", "--layer-threshold", "4=0.6"});
+  EXPECT_EQ(run.exit_code, kExitUsage);
+  EXPECT_THAT(run.err, HasSubstr("--layer-threshold: layer 4 is given twice"));
 }
 
 TEST(Usage, EveryCommandHasHelpWithExamples) {

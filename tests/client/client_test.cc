@@ -426,6 +426,12 @@ TEST(Client, NamesTheOptionThatIsOutOfItsBounds) {
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(create([](auto& o) { o.server = ""; }), StatusIs(kInvalid, HasSubstr("server")));
+  for (const char* server : {"host:0", "host:65536", "host:99999999999", "[::1]:70000"}) {
+    EXPECT_THAT(create([&](auto& o) { o.server = server; }), StatusIs(kInvalid, HasSubstr("must be in [1, 65535]")));
+  }
+  for (const char* server : {"host:1", "[::1]:65535", "host", "unix:/tmp/socket", "dns:///host:50151"}) {
+    EXPECT_TRUE(create([&](auto& o) { o.server = server; }).ok()) << server;
+  }
   EXPECT_THAT(create([](auto& o) { o.attempts = 0; }), StatusIs(kInvalid, HasSubstr("attempts must lie in [1, 5]")));
   EXPECT_THAT(create([](auto& o) { o.max_message_bytes = -1; }), StatusIs(kInvalid, HasSubstr("max_message_bytes")));
   EXPECT_THAT(create([](auto& o) { o.keepalive = absl::Seconds(1); }), StatusIs(kInvalid, HasSubstr("keepalive")));

@@ -151,6 +151,37 @@ TEST(Experiment, WritesThePageAndTheArraysAndPrintsOneObject) {
   std::filesystem::remove(npz);
 }
 
+TEST(Experiment, ChecksItsOutputsBeforeItStarts) {
+  FakeExperiment experiment;
+  FakeServer server(experiment.All());
+  for (const char* flag : {"--html", "--npz"}) {
+    for (const char* path : {"/no/such/folder/x", "/"}) {
+      const Finished run = Gatehouse(
+          {"experiment", "cost", "-m", "m", "--corpus", "-", flag, path, "--server", server.address()}, {.in = "text"});
+      EXPECT_EQ(run.exit_code, kExitFailed);
+      EXPECT_THAT(run.err, HasSubstr(std::string("cannot write ") + path));
+      EXPECT_EQ(experiment.started.model(), "") << flag << " " << path;
+    }
+  }
+}
+
+TEST(Experiment, SaysWhereTheReportStaysThatItCouldNotWrite) {
+  FakeExperiment experiment;
+  const auto folder = TemporaryFile("gone");
+  std::filesystem::create_directories(folder);
+  FakeHandlers handlers = experiment.All();
+  handlers.get_report = [&, all = experiment.All()](const auto& request, const auto& stream) {
+    std::filesystem::remove_all(folder);
+    return all.get_report(request, stream);
+  };
+  FakeServer server(handlers);
+  const std::string html = folder / "report.html";
+  const Finished run = Gatehouse(
+      {"experiment", "cost", "-m", "m", "--corpus", "-", "--html", html, "--server", server.address()}, {.in = "text"});
+  EXPECT_EQ(run.exit_code, kExitFailed);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("cannot write " + html), HasSubstr("operations report operations/r1/7")));
+}
+
 TEST(Experiment, AsksForEachMethodWithItsFlags) {
   FakeExperiment experiment;
   FakeServer server(experiment.All());

@@ -44,6 +44,22 @@ TEST(ParseOrder, KeepsTheOrder) {
   EXPECT_THAT(ParseOrder("1-3"), StatusIs(kInvalid, HasSubstr("'1-3'")));
 }
 
+TEST(ParseWholeNumber, NamesTheBoundsOfWhatItRefuses) {
+  EXPECT_EQ(ParseWholeNumber("0", 9).value(), 0u);
+  EXPECT_EQ(ParseWholeNumber("010", 10).value(), 10u);
+  EXPECT_EQ(ParseWholeNumber("18446744073709551615", UINT64_MAX).value(), UINT64_MAX);
+  for (const char* bad : {"-1", "10", "18446744073709551616", "1e3", "0x5", "1.5", "", "x"}) {
+    EXPECT_EQ(ParseWholeNumber(bad, 9).status().message(),
+              "'" + std::string(bad) + "' is not a whole number in [0, 9]");
+  }
+  EXPECT_FALSE(ParseWholeNumber("18446744073709551616", UINT64_MAX).ok());
+}
+
+TEST(ParseCounts, CallsThemWholeNumbers) {
+  EXPECT_THAT(ParseCounts("6,2").value(), ElementsAre(6, 2));
+  EXPECT_THAT(std::string(ParseCounts("6,-1").status().message()), HasSubstr("'-1' is not a whole number in [0,"));
+}
+
 TEST(ParseNumbers, TakesAListOfThem) {
   EXPECT_THAT(*ParseNumbers("0.1,0.5, 1"), ElementsAre(0.1, 0.5, 1));
   EXPECT_THAT(ParseNumbers("0.1;0.5"), StatusIs(kInvalid, HasSubstr("'0.1;0.5'")));

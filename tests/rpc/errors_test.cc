@@ -69,7 +69,7 @@ std::vector<BadRequest> BadRequests() {
        "stop.token_ids"},
       {"top_logprobs of 21", [](auto& r) { r.set_top_logprobs(21); }, invalid, "INVALID_FIELD", "top_logprobs"},
       {"top_logprobs over an int", [](auto& r) { r.set_top_logprobs(4'000'000'000U); }, invalid, "INVALID_FIELD",
-       "top_logprobs"},
+       "top_logprobs is 4000000000"},
       {"unknown mode", [](auto& r) { r.mutable_gating()->set_mode(static_cast<v1::GatingPolicy::Mode>(99)); }, invalid,
        "INVALID_FIELD", "gating.mode has the unknown value 99"},
       {"NaN threshold",
@@ -78,6 +78,10 @@ std::vector<BadRequest> BadRequests() {
          r.mutable_gating()->set_threshold(kNan);
        },
        invalid, "INVALID_FIELD", "threshold"},
+      {"threshold without a mode", [](auto& r) { r.mutable_gating()->set_threshold(0.5f); }, invalid, "INVALID_FIELD",
+       "threshold is only for gated mode"},
+      {"layers in full", [](auto& r) { r.mutable_gating()->add_layers(1); }, invalid, "INVALID_FIELD",
+       "layers is not for full mode"},
       {"layer out of range",
        [](auto& r) {
          r.mutable_gating()->set_mode(v1::GatingPolicy::MODE_GATED);

@@ -310,6 +310,44 @@ TEST_F(ExperimentsRpcTest, BudgetsReachTheEngine) {
   EXPECT_THAT(refused.error_message(), HasSubstr("budget.budgets is -1"));
 }
 
+TEST_F(ExperimentsRpcTest, CountsThatAreTooLargeAreNamedAsTheyCame) {
+  StartServer();
+  const std::string corpus = Upload("text");
+  constexpr uint32_t kMost = 4'294'967'295;
+  const auto refused = [&](const std::string& field, const std::function<void(v1::StartOperationRequest&)>& change) {
+    v1::StartOperationRequest request = Request({corpus});
+    request.mutable_experiment()->mutable_linearization_cost();
+    change(request);
+    const grpc::Status status = Refused(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr(field + " is 4294967295, must be"));
+  };
+  const auto experiment = [&](const std::string& field, const std::function<void(v1::ExperimentSpec&)>& change) {
+    refused(field, [&](v1::StartOperationRequest& request) { change(*request.mutable_experiment()); });
+  };
+  const auto calibrate = [&](const std::string& field, const std::function<void(v1::CalibrateSpec&)>& change) {
+    refused(field, [&](v1::StartOperationRequest& request) {
+      request.mutable_calibrate()->set_corpus(corpus);
+      change(*request.mutable_calibrate());
+    });
+  };
+  experiment("fit_tokens", [](auto& spec) { spec.set_fit_tokens(kMost); });
+  experiment("window_tokens", [](auto& spec) { spec.set_window_tokens(kMost); });
+  experiment("sink_positions", [](auto& spec) { spec.set_sink_positions(kMost); });
+  experiment("bootstrap_resamples", [](auto& spec) { spec.set_bootstrap_resamples(kMost); });
+  experiment("gate_sweep.bottlenecks", [](auto& spec) { spec.mutable_gate_sweep()->add_bottlenecks(kMost); });
+  experiment("no_fly.least_count", [](auto& spec) { spec.mutable_no_fly()->set_least_count(kMost); });
+  experiment("training.steps_per_layer", [](auto& spec) { spec.mutable_training()->set_steps_per_layer(kMost); });
+  experiment("training.final_steps", [](auto& spec) { spec.mutable_training()->set_final_steps(kMost); });
+  experiment("polynomial_probe.degrees", [](auto& spec) { spec.mutable_polynomial_probe()->add_degrees(kMost); });
+  experiment("nonlinearity.clusters", [](auto& spec) { spec.mutable_nonlinearity()->set_clusters(kMost); });
+  experiment("consensus.max_consensus", [](auto& spec) { spec.mutable_consensus()->set_max_consensus(kMost); });
+  calibrate("sink_positions", [](auto& spec) { spec.set_sink_positions(kMost); });
+  calibrate("max_consensus", [](auto& spec) { spec.set_max_consensus(kMost); });
+  calibrate("budget.tune_steps", [](auto& spec) { spec.mutable_budget()->set_tune_steps(kMost); });
+  calibrate("budget.tune_sequences", [](auto& spec) { spec.mutable_budget()->set_tune_sequences(kMost); });
+}
+
 TEST_F(ExperimentsRpcTest, WrongRequestsAreErrors) {
   StartServer();
   const std::string corpus = Upload("text");
