@@ -151,6 +151,20 @@ TEST(RoutingPolicy, RefusesAThresholdThatIsNoProbability) {
   }
 }
 
+TEST(RoutingPolicy, NeverIgnoresAFieldOfAnotherModeInSilence) {
+  GatingRequest request;
+  request.layers = {1};
+  EXPECT_THAT(Create(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layers is not for full mode")));
+  for (const GatingMode mode : {GatingMode::kFull, GatingMode::kLinear}) {
+    request = {};
+    request.mode = mode;
+    request.threshold = 0.3f;
+    const auto policy = Create(request);
+    ASSERT_TRUE(policy.ok()) << policy.status();
+    EXPECT_THAT(policy->notes(), ElementsAre(HasSubstr("threshold is only for gated mode: not used")));
+  }
+}
+
 TEST(RoutingPolicy, RefusesLayersOutOfRangeOrTwice) {
   for (const GatingMode mode : {GatingMode::kFull, GatingMode::kLinear, GatingMode::kGated}) {
     for (const int bad : {-1, 4, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {

@@ -317,6 +317,7 @@ absl::StatusOr<CalibrationData> Calibrate(const ModelWeights& model, const Calib
   GH_ASSIGN_OR_RETURN(const CorpusSplits splits,
                       PlanSplits(options, static_cast<int64_t>(tokens.size()), model.config));
   if (!options.budget.budgets.empty()) GH_RETURN_IF_ERROR(CheckIntervalsExist(splits));
+  GH_RETURN_IF_ERROR(CheckVariety(tokens));
   GH_RETURN_IF_ERROR(CheckTokens(tokens, model.config.vocab_size));
   CalibrationData data;
   GH_RETURN_IF_ERROR(AtTorchBoundary([&]() -> absl::Status {

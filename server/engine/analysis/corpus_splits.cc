@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -110,6 +111,12 @@ absl::StatusOr<CorpusSplits> PlanSplits(const CalibrateOptions& options, int64_t
     next += shares[i].got;
   }
   return splits;
+}
+
+absl::Status CheckVariety(std::span<const int32_t> tokens) {
+  if (std::adjacent_find(tokens.begin(), tokens.end(), std::not_equal_to<>()) != tokens.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("the corpus is one token, ", tokens.size(), " times: there is nothing to fit to it"));
 }
 
 absl::Status CheckIntervalsExist(const CorpusSplits& splits) {

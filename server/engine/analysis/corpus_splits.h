@@ -2,6 +2,7 @@
 #define GATEHOUSE_SERVER_ENGINE_ANALYSIS_CORPUS_SPLITS_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,9 @@ struct CorpusSplits {
 // InvalidArgument, naming the option or the number of tokens needed, otherwise.
 absl::StatusOr<CorpusSplits> PlanSplits(const CalibrateOptions& options, int64_t corpus_tokens,
                                         const ModelConfig& model);
+
+// InvalidArgument where the corpus is one token over and over: there is nothing to fit to it.
+absl::Status CheckVariety(std::span<const int32_t> tokens);
 
 // The figures of the report split are given with bootstrap intervals over its blocks, which
 // one block alone would make look exact.  InvalidArgument, naming the option, where it has

@@ -55,6 +55,7 @@ absl::StatusOr<std::vector<CorpusPlan>> PlanCorpora(const ExperimentContext& con
         PlanSplits(SplitOptions(context.options), static_cast<int64_t>(corpus.tokens.size()), context.model.config);
     if (!splits.ok()) return Annotate(splits.status(), name);
     GH_RETURN_IF_ERROR(Annotate(CheckIntervalsExist(*splits), name));
+    GH_RETURN_IF_ERROR(Annotate(CheckVariety(corpus.tokens), name));
     plans.push_back({&corpus, std::move(name), *std::move(splits)});
   }
   return plans;

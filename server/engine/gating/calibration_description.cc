@@ -23,6 +23,8 @@ constexpr std::string_view kVersion = "1";
 constexpr size_t kMostFindings = 64;
 constexpr size_t kMostOperatingPoints = 64;
 constexpr size_t kMostIngredients = 16;
+constexpr size_t kMostText = 256;      // bytes of a label
+constexpr size_t kMostPointName = 64;  // as of a calibration's
 
 // The numbers of a layer, by their key.
 struct NumberField {
@@ -142,10 +144,12 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status Read(const char* key, std::string& value) {
+  absl::Status Read(const char* key, std::string& value, size_t most = kMostText) {
     if (!Has(key)) return absl::OkStatus();
     if (!object_[key].is_string()) return Error(key, "is not a string");
-    value = object_[key].get<std::string>();
+    const auto& text = object_[key].get_ref<const std::string&>();
+    if (text.size() > most) return Error(key, StrCat("has ", text.size(), " bytes, more than ", most));
+    value = text;
     return absl::OkStatus();
   }
 
@@ -230,7 +234,7 @@ absl::StatusOr<OperatingPoint> ReadPoint(const Json& object, const std::string& 
   if (!object.is_object()) return absl::InvalidArgumentError(StrCat(where, " is not an object"));
   Reader reader(object, StrCat(where, "."));
   OperatingPoint point;
-  GH_RETURN_IF_ERROR(reader.Read("name", point.name));
+  GH_RETURN_IF_ERROR(reader.Read("name", point.name, kMostPointName));
   if (point.name.empty()) return reader.Error("name", "is missing or empty");
   for (const PointField& field : kPointNumbers) {
     GH_RETURN_IF_ERROR(reader.Read(field.key, field.low, field.high, point.*field.member));
@@ -268,11 +272,12 @@ absl::Status ReadPoints(const Json& list, int layers, CalibrationInfo& info) {
 }
 
 absl::Status ReadIngredients(const Json& list, CalibrationInfo& info) {
-  const absl::Status error = absl::InvalidArgumentError(
-      StrCat("calibration.ingredients is not a list of at most ", kMostIngredients, " strings"));
+  const absl::Status error =
+      absl::InvalidArgumentError(StrCat("calibration.ingredients is not a list of at most ", kMostIngredients,
+                                        " strings, each of at most ", kMostText, " bytes"));
   if (!list.is_array() || list.size() > kMostIngredients) return error;
   for (const Json& item : list) {
-    if (!item.is_string()) return error;
+    if (!item.is_string() || item.get_ref<const std::string&>().size() > kMostText) return error;
     info.ingredients.push_back(item.get<std::string>());
   }
   return absl::OkStatus();

@@ -290,6 +290,9 @@ TEST(CalibrationFile, WithAWrongOperatingPointIsRefusedByTheKey) {
   refuses([](Json& j) { j["operating_points"][0].erase("name"); }, "operating_points[0].name");
   in_point("name", "", "operating_points[0].name");
   in_point("name", 1, "operating_points[0].name");
+  in_point("name", std::string(65, '1'), "operating_points[0].name has 65 bytes, more than 64");
+  refuses([](Json& j) { j["corpus"] = std::string(257, 'x'); }, "calibration.corpus has 257 bytes, more than 256");
+  refuses([](Json& j) { j["ingredients"] = {std::string(257, 'x')}; }, "calibration.ingredients");
   in_point("budget", -0.01, "operating_points[0].budget");
   in_point("budget", "1%", "operating_points[0].budget");
   in_point("cost", -2, "operating_points[0].cost");

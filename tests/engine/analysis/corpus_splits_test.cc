@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/support/status_matchers.h"
 
@@ -51,6 +53,16 @@ TEST(CorpusSplits, TakeTheirDefaultSizesFromALongCorpusAndSpreadOverAllOfIt) {
   EXPECT_EQ(blocks.size(), Count(*splits)) << "a block serves two purposes";
   EXPECT_GT(*blocks.rbegin(), 1'000'000 / 128 * 99 / 100);
   EXPECT_LT(*blocks.rbegin(), 1'000'000 / 128);
+}
+
+TEST(CorpusSplits, NeedACorpusOfMoreThanOneToken) {
+  std::vector<int32_t> tokens(1000, 7);
+  for (const size_t count : {size_t{1}, tokens.size()}) {
+    EXPECT_THAT(CheckVariety({tokens.data(), count}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is one token, " + std::to_string(count))));
+  }
+  tokens.back() = 8;
+  EXPECT_TRUE(CheckVariety(tokens).ok());
 }
 
 TEST(CorpusSplits, ShrinkInProportionWhereTheCorpusIsShorter) {
