@@ -36,6 +36,8 @@ struct LayerCalibration {
   // How many neurons the layer's ladder keeps exact beside its own surrogate (A.7); 0: the
   // layer has no ladder.
   int ladder_neurons = 0;
+  // Whether the mean activations of the layer's neurons are known (mean ablation).
+  bool neuron_means = false;
 };
 
 // What an operating point does in one layer.  A token that is no sink goes linear where

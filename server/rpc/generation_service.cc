@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gatehouse/v1/generation.grpc.pb.h"
+#include "server/rpc/activation_batches.h"
 #include "server/rpc/call_runner.h"
 #include "server/rpc/pinned_calibration.h"
 #include "server/rpc/services.h"
@@ -35,6 +36,9 @@ class GenerationStream final : public GenerationSink {
     v1::GenerateResponse response;
     *response.mutable_token() = ToProto(token, InfoOf(calibration_));
     writer_->Send(response);
+  }
+  void OnActivations(Activations activations) override {
+    SendActivations<v1::GenerateResponse>(*writer_, activations);
   }
   void OnSummary(GenerationSummary summary) override {
     v1::GenerateResponse response;

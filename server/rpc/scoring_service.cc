@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gatehouse/v1/scoring.grpc.pb.h"
+#include "server/rpc/activation_batches.h"
 #include "server/rpc/call_runner.h"
 #include "server/rpc/pinned_calibration.h"
 #include "server/rpc/services.h"
@@ -25,6 +26,9 @@ class ScoreStream final : public ScoreSink {
     SendTokenBatches<v1::ScoreResponse>(
         *writer_, tokens, [](v1::ScoreResponse& response) { return response.mutable_tokens()->mutable_tokens(); },
         [this](const ScoredToken& token) { return ToProto(token, InfoOf(calibration_)); });
+  }
+  void OnActivations(Activations activations) override {
+    SendActivations<v1::ScoreResponse>(*writer_, activations);
   }
   void OnSummary(ScoreSummary summary) override {
     v1::ScoreResponse response;

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gatehouse/v1/analysis.pb.h"
 #include "gatehouse/v1/common.pb.h"
 #include "gatehouse/v1/generation.pb.h"
+#include "gatehouse/v1/interventions.pb.h"
 #include "gatehouse/v1/models.pb.h"
 #include "gatehouse/v1/operations.pb.h"
 #include "gatehouse/v1/reports.pb.h"
@@ -32,6 +34,11 @@ absl::StatusOr<AnalysisRequest> FromProto(const v1::ScoreNonlinearityRequest& pr
 absl::StatusOr<AnalysisRequest> FromProto(const v1::TraceConsensusRequest& proto);
 absl::StatusOr<OperationSpec> FromProto(const v1::StartOperationRequest& proto);
 
+absl::StatusOr<std::vector<Intervention>> FromProto(const google::protobuf::RepeatedPtrField<v1::Intervention>& protos);
+absl::StatusOr<std::vector<ActivationCapture>> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::ActivationCapture>& protos);
+absl::StatusOr<MlpPath> PathFromProto(v1::MlpPath path, std::string_view field);
+
 // For counts that mean "at least so many": more than an int holds is as good as the most.
 int Clamped(uint32_t value);
 // For counts with a bound of their own: InvalidArgument for more than an int holds.
@@ -49,6 +56,8 @@ v1::ScoredToken ToProto(const ScoredToken& token, const CalibrationInfo* calibra
 v1::ScoreSummary ToProto(const ScoreSummary& summary);
 v1::TokenInsight ToProto(const TokenInsight& insight, const CalibrationInfo* calibration);
 v1::AnalysisSummary ToProto(const AnalysisSummary& summary);
+// Those of `count` positions from `begin` on.
+v1::Activations ToProto(const Activations& activations, size_t begin, size_t count);
 v1::NonlinearityStart NonlinearityStartOf(const CalibrationInfo& calibration);
 v1::ConsensusStart ConsensusStartOf(const CalibrationInfo& calibration);
 

@@ -32,6 +32,7 @@ v1::RoutingSummary ToProto(const RoutingReport& report) {
   proto.set_decisions(report.decisions);
   proto.set_linear_decisions(report.linear_decisions);
   proto.set_ladder_decisions(report.ladder_decisions);
+  proto.set_skip_decisions(report.skip_decisions);
   proto.set_mlp_work_saved(report.mlp_work_saved);
   for (size_t layer = 0; layer < report.full_tokens.size(); ++layer) {
     v1::LayerRouting& entry = *proto.add_layers();
@@ -39,6 +40,7 @@ v1::RoutingSummary ToProto(const RoutingReport& report) {
     entry.set_full_tokens(report.full_tokens[layer]);
     entry.set_linear_tokens(report.linear_tokens[layer]);
     entry.set_ladder_tokens(report.ladder_tokens[layer]);
+    entry.set_skip_tokens(report.skip_tokens[layer]);
   }
   proto.set_calibration(ValidUtf8(report.calibration));
   for (const std::string& note : report.notes) proto.add_notes(ValidUtf8(note));
@@ -82,6 +84,7 @@ v1::TokenInsight ToProto(const TokenInsight& insight, const CalibrationInfo* cal
   proto.mutable_gate_margin()->Add(insight.gate_margin.begin(), insight.gate_margin.end());
   proto.mutable_nonlinearity()->Add(insight.nonlinearity.begin(), insight.nonlinearity.end());
   proto.mutable_output_norm()->Add(insight.output_norm.begin(), insight.output_norm.end());
+  proto.mutable_gate_probability()->Add(insight.gate_probability.begin(), insight.gate_probability.end());
   if (calibration == nullptr) return proto;
   const size_t layers = std::min(insight.level.size(), calibration->layers.size());
   for (size_t layer = 0; layer < layers; ++layer) {

@@ -31,6 +31,8 @@ absl::StatusOr<GatingMode> Mode(v1::GatingPolicy::Mode mode) {
       return GatingMode::kGated;
     case v1::GatingPolicy::MODE_LADDER:
       return GatingMode::kLadder;
+    case v1::GatingPolicy::MODE_QUORUM:
+      return GatingMode::kQuorum;
     default:
       return absl::InvalidArgumentError(StrCat("gating.mode has the unknown value ", static_cast<int>(mode)));
   }
@@ -53,6 +55,10 @@ absl::StatusOr<GatingChoice> Gating(const v1::GatingPolicy& proto) {
     gating.request.layers.push_back(checked);
   }
   gating.request.operating_point = proto.operating_point();
+  GH_ASSIGN_OR_RETURN(gating.request.quorum, CountFromProto(proto.quorum(), "gating.quorum"));
+  if (proto.quorum_path() != v1::MLP_PATH_UNSPECIFIED) {
+    GH_ASSIGN_OR_RETURN(gating.request.quorum_path, PathFromProto(proto.quorum_path(), "gating.quorum_path"));
+  }
   gating.calibration = proto.calibration();
   return gating;
 }
@@ -62,6 +68,7 @@ RecordRequest Records(const v1::TokenRecords& proto) {
   records.routing = proto.routing();
   records.nonlinearity = proto.nonlinearity();
   records.consensus = proto.consensus();
+  records.gate = proto.gate();
   return records;
 }
 
@@ -126,6 +133,8 @@ absl::StatusOr<GenerateRequest> FromProto(const v1::GenerateRequest& proto) {
   request.stop.token_ids.assign(proto.stop().token_ids().begin(), proto.stop().token_ids().end());
   request.stop.ignore_eos = proto.stop().ignore_eos();
   GH_ASSIGN_OR_RETURN(request.gating, Gating(proto.gating()));
+  GH_ASSIGN_OR_RETURN(request.interventions, FromProto(proto.interventions()));
+  GH_ASSIGN_OR_RETURN(request.captures, FromProto(proto.captures()));
   request.records = Records(proto.records());
   request.record_prompt = proto.record_prompt();
   GH_ASSIGN_OR_RETURN(request.top_logprobs, CountFromProto(proto.top_logprobs(), "top_logprobs"));
@@ -143,6 +152,8 @@ absl::StatusOr<ScoreRequest> FromProto(const v1::ScoreRequest& proto) {
   GH_ASSIGN_OR_RETURN(request.top_logprobs, CountFromProto(proto.top_logprobs(), "top_logprobs"));
   request.records = Records(proto.records());
   request.summary_only = proto.summary_only();
+  GH_ASSIGN_OR_RETURN(request.interventions, FromProto(proto.interventions()));
+  GH_ASSIGN_OR_RETURN(request.captures, FromProto(proto.captures()));
   return request;
 }
 

@@ -28,12 +28,16 @@ class GenerationSink : public CallSink {
   virtual void OnStart(const GenerationStart& start) = 0;  // admitted
   virtual void OnPrompt(std::vector<TokenInsight> tokens) = 0;
   virtual void OnToken(GeneratedToken token) = 0;
+  // Only where the call captures some.
+  virtual void OnActivations(Activations) {}
   virtual void OnSummary(GenerationSummary summary) = 0;
 };
 
 class ScoreSink : public CallSink {
  public:
   virtual void OnTokens(std::vector<ScoredToken> tokens) = 0;
+  // Only where the call captures some.
+  virtual void OnActivations(Activations) {}
   virtual void OnSummary(ScoreSummary summary) = 0;
 };
 

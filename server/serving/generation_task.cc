@@ -53,21 +53,27 @@ absl::StatusOr<std::unique_ptr<Task>> GenerationTask::Create(const TaskContext& 
   }
   if (!request.has_seed) request.sampling.seed = FreshSeed();
   GH_ASSIGN_OR_RETURN(SamplingState sampling, SamplingState::Create(request.sampling, info.vocab_size));
-  GH_ASSIGN_OR_RETURN(RoutingPolicy policy, ResolveGating(request.gating, request.records, *context.model));
+  GH_ASSIGN_OR_RETURN(RoutingPolicy policy,
+                      ResolveGating(request.gating, request.records, *context.model, request.interventions));
   GH_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, ResolveInput(request.prompt, *context.model, "prompt"));
   GH_ASSIGN_OR_RETURN(const int max_tokens, ResolveMaxTokens(request, *context.model->engine, prompt.size()));
+  GH_ASSIGN_OR_RETURN(CallInterventions interventions,
+                      ResolveInterventions(std::move(request.interventions), request.captures, policy, info,
+                                           static_cast<int64_t>(prompt.size()) + max_tokens - 1));
   return std::unique_ptr<Task>(new GenerationTask(context, std::move(request), std::move(prompt), max_tokens,
-                                                  std::move(policy), std::move(sampling), std::move(sink)));
+                                                  std::move(policy), std::move(interventions), std::move(sampling),
+                                                  std::move(sink)));
 }
 
 GenerationTask::GenerationTask(const TaskContext& context, GenerateRequest request, std::vector<int32_t> prompt,
-                               int max_tokens, RoutingPolicy policy, SamplingState sampling,
-                               std::shared_ptr<GenerationSink> sink)
+                               int max_tokens, RoutingPolicy policy, CallInterventions interventions,
+                               SamplingState sampling, std::shared_ptr<GenerationSink> sink)
     : context_(context),
       request_(std::move(request)),
       prompt_(std::move(prompt)),
       max_tokens_(max_tokens),
       policy_(std::move(policy)),
+      interventions_(std::move(interventions)),
       sampling_(std::move(sampling)),
       sink_(std::move(sink)),
       assembler_(request_.stop.strings),
@@ -81,12 +87,15 @@ void GenerationTask::OnAdmitted(double queue_seconds) {
   sink_->OnStart({.prompt_tokens = static_cast<int>(prompt_.size()), .max_tokens = max_tokens_});
 }
 
-int GenerationTask::chunk() const { return std::min(context_.prefill_chunk, static_cast<int>(prompt_.size()) - fed_); }
+int GenerationTask::chunk() const {
+  return std::min({context_.prefill_chunk, interventions_.most_positions, static_cast<int>(prompt_.size()) - fed_});
+}
 
 Task::Next GenerationTask::NextRow() {
   Next next;
   next.position = fed_;
   next.row.policy = &policy_;
+  interventions_.Apply(next.row);
   bool samples = true;
   if (in_prompt()) {
     next.phase = Phase::kPrefill;
@@ -112,6 +121,9 @@ absl::StatusOr<bool> GenerationTask::Deliver(RowResult result) {
   tally_.Add(count, result);
   fed_ += count;
   if (prompt && request_.record_prompt && request_.records.any()) SendPromptRecords(result.records, first, count);
+  for (Activations& captured : interventions_.Take(std::move(result.captured), context_.model->engine->info())) {
+    sink_->OnActivations(std::move(captured));
+  }
   if (unsent_.has_value()) {
     unsent_->insight = InsightAt(result.records, 0, last_token_, first, *context_.model->tokenizer);
     sink_->OnToken(*std::exchange(unsent_, std::nullopt));
@@ -179,7 +191,7 @@ void GenerationTask::Summarize() {
   summary.queue_seconds = queue_seconds_;
   summary.prefill_seconds = first_token_at_ - admitted_at_;
   summary.decode_seconds = last_token_at_ - first_token_at_;
-  summary.routing = tally_.Report(policy_);
+  summary.routing = tally_.Report(policy_, interventions_.notes);
   summary.seed = request_.sampling.seed;
   sink_->OnSummary(std::move(summary));
 }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "server/engine/sampling.h"
 #include "server/serving/insight.h"
+#include "server/serving/interventions.h"
 #include "server/serving/requests.h"
 #include "server/serving/task.h"
 #include "server/serving/text_assembler.h"
@@ -36,7 +37,8 @@ class GenerationTask final : public Task {
 
  private:
   GenerationTask(const TaskContext& context, GenerateRequest request, std::vector<int32_t> prompt, int max_tokens,
-                 RoutingPolicy policy, SamplingState sampling, std::shared_ptr<GenerationSink> sink);
+                 RoutingPolicy policy, CallInterventions interventions, SamplingState sampling,
+                 std::shared_ptr<GenerationSink> sink);
 
   bool in_prompt() const { return fed_ < static_cast<int>(prompt_.size()); }
   // Tokens of the prompt's next row.
@@ -53,6 +55,7 @@ class GenerationTask final : public Task {
   const std::vector<int32_t> prompt_;
   const int max_tokens_;
   const RoutingPolicy policy_;
+  const CallInterventions interventions_;
   SamplingState sampling_;
   const std::shared_ptr<GenerationSink> sink_;
 

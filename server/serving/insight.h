@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "server/engine/mlp_work.h"
@@ -28,7 +29,8 @@ class RoutingTally {
 
   // A row of `tokens` positions.
   void Add(int tokens, const RowResult& result);
-  RoutingReport Report(const RoutingPolicy& policy) const;
+  // `notes`: what the caller should know beside the policy's own notes.
+  RoutingReport Report(const RoutingPolicy& policy, std::span<const std::string> notes = {}) const;
 
  private:
   const ModelInfo& model_;

@@ -234,8 +234,8 @@ void ModelLane::Deliver(ScheduledCall& call, const Row& row, Phase phase, RowRes
     EndRunning(call, absl::IsCancelled(result.status) && !stop.ok() ? stop : result.status);
     return;
   }
-  observer_.OnRouted(model_.name, phase, static_cast<int>(row.tokens.size()), result.linear_tokens,
-                     result.ladder_tokens);
+  observer_.OnRouted(model_.name, phase, static_cast<int>(row.tokens.size()),
+                     {.linear = result.linear_tokens, .ladder = result.ladder_tokens, .skip = result.skip_tokens});
   const absl::StatusOr<bool> complete = call.task().Deliver(std::move(result));
   if (!complete.ok() || *complete) {
     EndRunning(call, complete.status());

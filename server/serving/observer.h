@@ -15,6 +15,11 @@ namespace gatehouse {
 
 enum class Phase { kPrefill, kDecode, kScore };
 
+// How many tokens of a row took each path in each layer; the others went full.
+struct PathTokens {
+  std::span<const uint32_t> linear, ladder, skip;  // [layers]
+};
+
 // How one call ended.
 struct CallObservation {
   std::string model;   // empty where the request named no model this server has
@@ -33,11 +38,9 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // One row of a step: `tokens` positions, of which linear_tokens[layer] went linear and
-  // ladder_tokens[layer] took the ladder.  Called before the call's own report is sent, with
-  // the same numbers.
-  virtual void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
-                        std::span<const uint32_t> ladder_tokens) = 0;
+  // One row of a step: `tokens` positions, and how many of them took which path.  Called before
+  // the call's own report is sent, with the same numbers.
+  virtual void OnRouted(std::string_view model, Phase phase, int tokens, const PathTokens& paths) = 0;
   virtual void OnInterToken(std::string_view model, double seconds) = 0;
   virtual void OnStep(std::string_view model, int rows, int tokens, double seconds) = 0;
   virtual void OnCallEnd(const CallObservation& call) = 0;

@@ -41,8 +41,9 @@ absl::StatusOr<std::vector<int32_t>> ResolveInput(const InputText& input, const 
 }
 
 absl::StatusOr<RoutingPolicy> ResolveGating(const GatingChoice& choice, const RecordRequest& records,
-                                            const ServedModel& model) {
-  const bool needed = choice.request.mode != GatingMode::kFull || records.nonlinearity || records.consensus;
+                                            const ServedModel& model, std::span<const Intervention> interventions) {
+  const bool needed = choice.request.mode != GatingMode::kFull || records.nonlinearity || records.consensus ||
+                      records.gate || InterventionPlan::NeedCalibration(interventions);
   std::shared_ptr<const Calibration> calibration;
   if (needed || !choice.calibration.empty()) {
     GH_ASSIGN_OR_RETURN(calibration, model.calibrations->Get(choice.calibration));

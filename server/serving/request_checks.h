@@ -2,6 +2,7 @@
 #define GATEHOUSE_SERVER_SERVING_REQUEST_CHECKS_H_
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -22,9 +23,9 @@ absl::StatusOr<std::vector<int32_t>> ResolveInput(const InputText& input, const 
                                                   std::string_view field);
 
 // The policy that `choice` means for this model now, with the calibration that the
-// policy or the records need, or that the choice names.
+// policy, the records or the interventions need, or that the choice names.
 absl::StatusOr<RoutingPolicy> ResolveGating(const GatingChoice& choice, const RecordRequest& records,
-                                            const ServedModel& model);
+                                            const ServedModel& model, std::span<const Intervention> interventions = {});
 
 // Positions a sequence of this model can have: its context, or what the memory for
 // keys and values holds where that is less.

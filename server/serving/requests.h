@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "server/engine/calibration.h"
+#include "server/engine/intervention.h"
 #include "server/engine/routing.h"
 #include "server/engine/sampling.h"
 #include "server/engine/step.h"
@@ -47,6 +48,7 @@ struct TokenInsight {
   std::vector<int> level;       // −1 where unknown
   std::vector<uint64_t> fired;  // bits index the calibration's consensus neurons
   std::vector<uint64_t> exceptions;
+  std::vector<float> gate_probability;
 };
 
 struct TokenAlternative {
@@ -59,15 +61,33 @@ struct RoutingReport {
   uint64_t decisions = 0;
   uint64_t linear_decisions = 0;
   uint64_t ladder_decisions = 0;
+  uint64_t skip_decisions = 0;
   double mlp_work_saved = 0;            // see server/engine/mlp_work.h
   std::vector<uint64_t> full_tokens;    // [layers]
   std::vector<uint64_t> linear_tokens;  // [layers]
   std::vector<uint64_t> ladder_tokens;  // [layers]
+  std::vector<uint64_t> skip_tokens;    // [layers]
   std::string calibration;
   std::vector<std::string> notes;
   double linear_fraction() const {
     return decisions == 0 ? 0 : static_cast<double>(linear_decisions) / static_cast<double>(decisions);
   }
+};
+
+// Activations to send, of these layers (none: all) and positions (none: all).
+struct ActivationCapture {
+  std::vector<int> layers;
+  ActivationSite site = ActivationSite::kResidualPre;
+  std::vector<int> positions;
+};
+
+// What was captured at one site of one layer.
+struct Activations {
+  int layer = 0;
+  ActivationSite site = ActivationSite::kResidualPre;
+  int width = 0;
+  std::vector<int> positions;
+  std::vector<float> values;  // row-major [positions, width]
 };
 
 // ---- Generate ----
@@ -83,6 +103,8 @@ struct GenerateRequest {
   RecordRequest records;
   bool record_prompt = false;
   int top_logprobs = 0;
+  std::vector<Intervention> interventions;
+  std::vector<ActivationCapture> captures;
 };
 
 enum class FinishReason { kLength, kEos, kStopString, kStopToken };
@@ -124,6 +146,8 @@ struct ScoreRequest {
   int top_logprobs = 0;
   RecordRequest records;
   bool summary_only = false;
+  std::vector<Intervention> interventions;
+  std::vector<ActivationCapture> captures;
 };
 
 struct ScoredToken {

@@ -8,6 +8,7 @@
 
 #include "server/base/clock.h"
 #include "server/base/status_macros.h"
+#include "server/base/strings.h"
 #include "server/serving/request_checks.h"
 
 namespace gatehouse {
@@ -15,22 +16,31 @@ namespace gatehouse {
 absl::StatusOr<std::unique_ptr<Task>> ScoringTask::Create(const TaskContext& context, ScoreRequest request,
                                                           std::shared_ptr<ScoreSink> sink) {
   GH_RETURN_IF_ERROR(CheckTopLogprobs(request.top_logprobs));
-  GH_ASSIGN_OR_RETURN(RoutingPolicy policy, ResolveGating(request.gating, request.records, *context.model));
+  GH_ASSIGN_OR_RETURN(RoutingPolicy policy,
+                      ResolveGating(request.gating, request.records, *context.model, request.interventions));
   GH_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ResolveInput(request.input, *context.model, "input"));
   GH_ASSIGN_OR_RETURN(const ScoreWindows windows,
                       ScoreWindows::Create(static_cast<int64_t>(ids.size()), request.window_size, request.stride,
                                            request.blocks, SequenceCapacity(*context.model->engine)));
-  return std::unique_ptr<Task>(
-      new ScoringTask(context, std::move(request), std::move(ids), windows, std::move(policy), std::move(sink)));
+  if (!request.captures.empty() && windows.count() > 1) {
+    return absl::InvalidArgumentError(StrCat("captures needs a text of one window, this one has ", windows.count()));
+  }
+  GH_ASSIGN_OR_RETURN(CallInterventions interventions,
+                      ResolveInterventions(std::move(request.interventions), request.captures, policy,
+                                           context.model->engine->info(), static_cast<int64_t>(ids.size())));
+  return std::unique_ptr<Task>(new ScoringTask(context, std::move(request), std::move(ids), windows, std::move(policy),
+                                               std::move(interventions), std::move(sink)));
 }
 
 ScoringTask::ScoringTask(const TaskContext& context, ScoreRequest request, std::vector<int32_t> ids,
-                         ScoreWindows windows, RoutingPolicy policy, std::shared_ptr<ScoreSink> sink)
+                         ScoreWindows windows, RoutingPolicy policy, CallInterventions interventions,
+                         std::shared_ptr<ScoreSink> sink)
     : context_(context),
       request_(std::move(request)),
       ids_(std::move(ids)),
       windows_(windows),
       policy_(std::move(policy)),
+      interventions_(std::move(interventions)),
       sink_(std::move(sink)),
       window_(windows_.At(0)),
       tally_(context.model->engine->info()) {}
@@ -42,7 +52,8 @@ bool ScoringTask::Scores(int64_t position) const {
 }
 
 int ScoringTask::chunk() const {
-  return static_cast<int>(std::min<int64_t>(context_.prefill_chunk, window_.fed_end - fed_));
+  const int most = std::min(context_.prefill_chunk, interventions_.most_positions);
+  return static_cast<int>(std::min<int64_t>(most, window_.fed_end - fed_));
 }
 
 Task::Next ScoringTask::NextRow() {
@@ -58,6 +69,8 @@ Task::Next ScoringTask::NextRow() {
   next.position = static_cast<int>(fed_ - window_.begin);
   next.phase = Phase::kScore;
   next.row.policy = &policy_;
+  interventions_.Apply(next.row);
+  next.row.position_offset = static_cast<int>(window_.begin);
   next.row.tokens = std::span(ids_).subspan(fed_, count);
   if (any) {
     next.row.targets = targets_;
@@ -70,6 +83,9 @@ Task::Next ScoringTask::NextRow() {
 absl::StatusOr<bool> ScoringTask::Deliver(RowResult result) {
   const int count = chunk();
   tally_.Add(count, result);
+  for (Activations& captured : interventions_.Take(std::move(result.captured), context_.model->engine->info())) {
+    sink_->OnActivations(std::move(captured));
+  }
   std::vector<ScoredToken> events;
   for (int i = 0; i < count; ++i) {
     const int64_t position = fed_ + i;
@@ -133,7 +149,7 @@ void ScoringTask::Summarize() {
   if (scored_ > 0) summary.perplexity = std::exp(-total_logprob_ / static_cast<double>(scored_));
   summary.windows = static_cast<uint32_t>(windows_.count());
   summary.seconds = ended_at_ - admitted_at_;
-  summary.routing = tally_.Report(policy_);
+  summary.routing = tally_.Report(policy_, interventions_.notes);
   sink_->OnSummary(std::move(summary));
 }
 

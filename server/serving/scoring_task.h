@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/serving/insight.h"
+#include "server/serving/interventions.h"
 #include "server/serving/requests.h"
 #include "server/serving/score_windows.h"
 #include "server/serving/task.h"
@@ -36,7 +37,7 @@ class ScoringTask final : public Task {
   };
 
   ScoringTask(const TaskContext& context, ScoreRequest request, std::vector<int32_t> ids, ScoreWindows windows,
-              RoutingPolicy policy, std::shared_ptr<ScoreSink> sink);
+              RoutingPolicy policy, CallInterventions interventions, std::shared_ptr<ScoreSink> sink);
 
   // Whether this window scores `position`.
   bool Scores(int64_t position) const;
@@ -52,6 +53,7 @@ class ScoringTask final : public Task {
   const std::vector<int32_t> ids_;
   const ScoreWindows windows_;
   const RoutingPolicy policy_;
+  const CallInterventions interventions_;
   const std::shared_ptr<ScoreSink> sink_;
 
   int64_t index_ = 0;  // of the window

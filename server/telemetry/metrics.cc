@@ -64,16 +64,17 @@ std::string Metrics::Page() const {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-void Metrics::OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
-                       std::span<const uint32_t> ladder_tokens) {
+void Metrics::OnRouted(std::string_view model, Phase phase, int tokens, const PathTokens& paths) {
   ModelSeries* const series = impl_->Find(model);
   if (series == nullptr) return;
   const auto& layers = series->mlp_tokens[static_cast<size_t>(phase)];
-  const size_t counted = std::min({layers.size(), linear_tokens.size(), ladder_tokens.size()});
+  const size_t counted = std::min({layers.size(), paths.linear.size(), paths.ladder.size(), paths.skip.size()});
   for (size_t layer = 0; layer < counted; ++layer) {
-    Count(*layers[layer].linear, linear_tokens[layer]);
-    Count(*layers[layer].ladder, ladder_tokens[layer]);
-    Count(*layers[layer].full, static_cast<double>(tokens) - linear_tokens[layer] - ladder_tokens[layer]);
+    Count(*layers[layer].linear, paths.linear[layer]);
+    Count(*layers[layer].ladder, paths.ladder[layer]);
+    Count(*layers[layer].skip, paths.skip[layer]);
+    Count(*layers[layer].full,
+          static_cast<double>(tokens) - paths.linear[layer] - paths.ladder[layer] - paths.skip[layer]);
   }
 }
 

@@ -29,8 +29,7 @@ class Metrics final : public Observer {
   // All series, in Prometheus' text format.
   std::string Page() const;
 
-  void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
-                std::span<const uint32_t> ladder_tokens) override;
+  void OnRouted(std::string_view model, Phase phase, int tokens, const PathTokens& paths) override;
   void OnInterToken(std::string_view model, double seconds) override;
   void OnStep(std::string_view model, int rows, int tokens, double seconds) override;
   void OnCallEnd(const CallObservation& call) override;

@@ -116,6 +116,8 @@ ModelSeries::ModelSeries(MetricFamilies& families, const std::string& model, int
       counters.linear = &families.mlp_tokens.Add(labels);
       labels["path"] = "ladder";
       counters.ladder = &families.mlp_tokens.Add(labels);
+      labels["path"] = "skip";
+      counters.skip = &families.mlp_tokens.Add(labels);
       mlp_tokens[static_cast<size_t>(phase)].push_back(counters);
     }
   }

@@ -60,6 +60,7 @@ struct ModelSeries {
     prometheus::Counter* full = nullptr;
     prometheus::Counter* linear = nullptr;
     prometheus::Counter* ladder = nullptr;
+    prometheus::Counter* skip = nullptr;
   };
   std::array<std::vector<LayerCounters>, kPhases> mlp_tokens;  // [phase][layer]
   std::map<std::string, MethodSeries, std::less<>> methods;

@@ -99,6 +99,9 @@ class GenerationRecord final : public RecordingSink<GenerationSink> {
   void OnToken(GeneratedToken token) override {
     Record([&] { tokens.push_back(std::move(token)); });
   }
+  void OnActivations(Activations event) override {
+    Record([&] { activations.push_back(std::move(event)); });
+  }
   void OnSummary(GenerationSummary event) override {
     Record([&] { summary = std::move(event); });
   }
@@ -118,6 +121,7 @@ class GenerationRecord final : public RecordingSink<GenerationSink> {
   std::optional<GenerationStart> start;
   std::vector<TokenInsight> prompt;
   std::vector<GeneratedToken> tokens;
+  std::vector<Activations> activations;
   std::optional<GenerationSummary> summary;
 };
 
@@ -126,11 +130,15 @@ class ScoreRecord final : public RecordingSink<ScoreSink> {
   void OnTokens(std::vector<ScoredToken> scored) override {
     Record([&] { tokens.insert(tokens.end(), scored.begin(), scored.end()); });
   }
+  void OnActivations(Activations event) override {
+    Record([&] { activations.push_back(std::move(event)); });
+  }
   void OnSummary(ScoreSummary event) override {
     Record([&] { summary = std::move(event); });
   }
 
   std::vector<ScoredToken> tokens;
+  std::vector<Activations> activations;
   std::optional<ScoreSummary> summary;
 };
 
@@ -159,18 +167,20 @@ class CountingObserver final : public Observer {
  public:
   struct Routed {
     uint64_t tokens = 0;
-    std::vector<uint64_t> linear, ladder;  // [layers]
+    std::vector<uint64_t> linear, ladder, skip;  // [layers]
   };
 
-  void OnRouted(std::string_view model, Phase phase, int tokens, std::span<const uint32_t> linear_tokens,
-                std::span<const uint32_t> ladder_tokens) override {
+  void OnRouted(std::string_view model, Phase phase, int tokens, const PathTokens& paths) override {
     const std::lock_guard lock(mutex_);
     Routed& routed = routed_[{std::string(model), phase}];
     routed.tokens += tokens;
-    routed.linear.resize(linear_tokens.size());
-    routed.ladder.resize(ladder_tokens.size());
-    for (size_t i = 0; i < linear_tokens.size(); ++i) routed.linear[i] += linear_tokens[i];
-    for (size_t i = 0; i < ladder_tokens.size(); ++i) routed.ladder[i] += ladder_tokens[i];
+    const auto add = [](std::span<const uint32_t> tokens, auto& sums) {
+      sums.resize(tokens.size());
+      for (size_t i = 0; i < tokens.size(); ++i) sums[i] += tokens[i];
+    };
+    add(paths.linear, routed.linear);
+    add(paths.ladder, routed.ladder);
+    add(paths.skip, routed.skip);
   }
   void OnInterToken(std::string_view, double seconds) override {
     const std::lock_guard lock(mutex_);

@@ -36,6 +36,7 @@ CalibrationInfo FakeCalibrationInfo(const std::string& name, const FakeEngineOpt
     layer.consensus = {{.neuron = 3}, {.neuron = 5}, {.neuron = 7}};
     layer.exception = {{.neuron = 9}};
     layer.ladder_neurons = &layer == &info.layers.back() ? 0 : 8;
+    layer.neuron_means = &layer != &info.layers.back();
   }
   info.ingredients = {"sequential", "ladders"};
   for (const double budget : {0.01, 0.05}) {

@@ -33,10 +33,15 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 float Uniform(uint64_t a, uint64_t b) { return static_cast<float>(Mix(a, b) >> 40) / static_cast<float>(1 << 24); }
 
 void SizeCounts(int layers, RowResult& result) {
-  for (auto* counts : {&result.linear_tokens, &result.ladder_tokens, &result.gated_tokens}) counts->assign(layers, 0);
+  for (auto* counts : {&result.linear_tokens, &result.ladder_tokens, &result.skip_tokens, &result.gated_tokens,
+                       &result.quorum_tokens}) {
+    counts->assign(layers, 0);
+  }
 }
 
-MlpPath PathOf(RoutingPolicy::Rule rule, const OperatingLayer& thresholds, float p) {
+// fired: which consensus neurons do.
+MlpPath PathOf(const RoutingPolicy& policy, RoutingPolicy::Rule rule, int layer, float p, uint64_t fired) {
+  const OperatingLayer& thresholds = policy.thresholds(layer);
   switch (rule) {
     case RoutingPolicy::Rule::kFull:
       return MlpPath::kFull;
@@ -44,11 +49,34 @@ MlpPath PathOf(RoutingPolicy::Rule rule, const OperatingLayer& thresholds, float
       return MlpPath::kLinear;
     case RoutingPolicy::Rule::kLadder:
       return MlpPath::kLadder;
+    case RoutingPolicy::Rule::kQuorum:
+      return std::popcount(fired) >= policy.quorum() ? policy.quorum_path() : MlpPath::kFull;
     case RoutingPolicy::Rule::kGated:
       break;
   }
   if (p > thresholds.linear_threshold) return MlpPath::kLinear;
   return p > thresholds.ladder_threshold ? MlpPath::kLadder : MlpPath::kFull;
+}
+
+bool Holds(const std::vector<int>& positions, int position) {
+  return positions.empty() || std::binary_search(positions.begin(), positions.end(), position);
+}
+
+// The path that a row's interventions and captures give one of its positions.
+std::optional<MlpPath> ForcedPath(const Row& row, int layer, int position) {
+  std::optional<MlpPath> forced;
+  for (const CaptureSite& capture : row.captures) {
+    if (capture.layer != layer || capture.site != ActivationSite::kNeurons) continue;
+    if (Holds(capture.positions, position)) forced = MlpPath::kFull;
+  }
+  if (row.interventions == nullptr) return forced;
+  for (const Intervention* const intervention : row.interventions->at(layer)) {
+    if (!Holds(intervention->positions, position)) continue;
+    if (const auto* force = std::get_if<ForcePath>(&intervention->change)) forced = force->path;
+    if (std::holds_alternative<ZeroMlp>(intervention->change)) forced = MlpPath::kSkip;
+    if (std::holds_alternative<NeuronChange>(intervention->change)) forced = MlpPath::kFull;
+  }
+  return forced;
 }
 
 RowResult FailedRow(absl::Status status) {
@@ -205,20 +233,28 @@ RowResult FakeEngine::RunRow(const Row& row) {
 
 uint64_t FakeEngine::Advance(uint64_t state, int position, int32_t token, const Row& row, RowResult& result) const {
   uint64_t next = Mix(state, static_cast<uint64_t>(token));
+  const int changed_position = position + row.position_offset;
   for (int layer = 0; layer < options_.layers; ++layer) {
     const RoutingPolicy& policy = *row.policy;
     const float p = gate_.value_or(Uniform(next, 1000 + layer));
+    const std::optional<MlpPath> forced = ForcedPath(row, layer, changed_position);
     const RoutingPolicy::Rule rule =
-        position < policy.sink_positions() ? RoutingPolicy::Rule::kFull : policy.rule(layer);
-    const MlpPath path = PathOf(rule, policy.thresholds(layer), p);
-    const bool gated = rule == RoutingPolicy::Rule::kGated;
+        forced || position < policy.sink_positions() ? RoutingPolicy::Rule::kFull : policy.rule(layer);
+    const uint64_t fired = Mix(next, 5000 + layer) & 7;
+    const MlpPath path = forced.value_or(PathOf(policy, rule, layer, p, fired));
+    const bool gated = rule == RoutingPolicy::Rule::kGated, quorum = rule == RoutingPolicy::Rule::kQuorum;
     result.gated_tokens[layer] += gated ? 1 : 0;
+    result.quorum_tokens[layer] += quorum ? 1 : 0;
+    next = ChangeAndCapture(next, layer, changed_position, row, result);
     if (path == MlpPath::kLinear) {
       ++result.linear_tokens[layer];
       next = Mix(next, 2000 + layer);
     } else if (path == MlpPath::kLadder) {
       ++result.ladder_tokens[layer];
       next = Mix(next, 7000 + layer);
+    } else if (path == MlpPath::kSkip) {
+      ++result.skip_tokens[layer];
+      next = Mix(next, 8000 + layer);
     }
     const bool full = path == MlpPath::kFull;
     TokenRecords& records = result.records;
@@ -230,14 +266,36 @@ uint64_t FakeEngine::Advance(uint64_t state, int position, int32_t token, const 
     if (row.records.nonlinearity || row.records.consensus) {
       records.output_norm.push_back(10 * Uniform(next, 4000 + layer));
     }
+    if (row.records.gate) records.gate_probability.push_back(p);
     if (row.records.consensus) {
-      const uint64_t fired = full ? Mix(next, 5000 + layer) & 7 : 0;
-      records.level.push_back(full ? static_cast<int16_t>(std::popcount(fired)) : -1);
-      records.fired.push_back(fired);
+      const bool known = full || quorum;
+      records.level.push_back(known ? static_cast<int16_t>(std::popcount(fired)) : -1);
+      records.fired.push_back(known ? fired : 0);
       records.exceptions.push_back(full ? Mix(next, 6000 + layer) & 1 : 0);
     }
   }
   return next;
+}
+
+uint64_t FakeEngine::ChangeAndCapture(uint64_t state, int layer, int position, const Row& row,
+                                      RowResult& result) const {
+  if (row.interventions != nullptr) {
+    for (const Intervention* const intervention : row.interventions->at(layer)) {
+      const bool changes = std::holds_alternative<NeuronChange>(intervention->change) ||
+                           std::holds_alternative<Patch>(intervention->change);
+      if (changes && Holds(intervention->positions, position)) state = Mix(state, 9000 + layer);
+    }
+  }
+  result.captured.resize(row.captures.size());
+  for (size_t i = 0; i < row.captures.size(); ++i) {
+    const CaptureSite& capture = row.captures[i];
+    if (capture.layer != layer || !Holds(capture.positions, position)) continue;
+    result.captured[i].positions.push_back(position);
+    for (int k = 0; k < SiteWidth(capture.site, info_); ++k) {
+      result.captured[i].values.push_back(Uniform(state, 10000 + 100 * static_cast<int>(capture.site) + k));
+    }
+  }
+  return state;
 }
 
 std::vector<float> FakeEngine::LogprobsOf(uint64_t state) const {

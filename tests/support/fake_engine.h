@@ -117,6 +117,8 @@ class FakeEngine final : public Engine {
   RowResult RunRow(const Row& row);
   // The state after one more token; counts linear layers and records.
   uint64_t Advance(uint64_t state, int position, int32_t token, const Row& row, RowResult& result) const;
+  // The state after the row's changes in one layer; takes what it captures there.
+  uint64_t ChangeAndCapture(uint64_t state, int layer, int position, const Row& row, RowResult& result) const;
   std::vector<float> LogprobsOf(uint64_t state) const;
   SampledToken Sample(const Row& row, uint64_t state, int position) const;
   std::vector<TokenLogprob> Top(const std::vector<float>& logprobs, int count) const;
@@ -152,7 +154,7 @@ class FakeEngine final : public Engine {
 std::unique_ptr<Tokenizer> FakeTokenizer();
 
 // A calibration with `layers` layers for the fake engine's model, every one gateable, and
-// with a ladder in all but the last; its operating points are "1%" and "5%".
+// with a ladder and neurons' means in all but the last; its operating points are "1%" and "5%".
 CalibrationInfo FakeCalibrationInfo(const std::string& name, const FakeEngineOptions& options = {},
                                     const std::string& created = "2026-01-01T00:00:00Z");
 // Writes it as the fake engine reads it.

@@ -119,12 +119,14 @@ TEST_F(MetricsTest, EverySeriesOfRoutingExistsFromTheStart) {
 }
 
 TEST_F(MetricsTest, RoutedTokensAreCountedByLayerPathAndPhase) {
-  const uint32_t linear[] = {0, 4, 10}, ladder[] = {3, 1, 0};
-  metrics_->OnRouted("m", Phase::kDecode, 10, linear, ladder);
-  metrics_->OnRouted("m", Phase::kDecode, 10, linear, ladder);
+  const uint32_t linear[] = {0, 4, 10}, ladder[] = {3, 1, 0}, skip[] = {0, 2, 0};
+  const PathTokens paths{.linear = linear, .ladder = ladder, .skip = skip};
+  metrics_->OnRouted("m", Phase::kDecode, 10, paths);
+  metrics_->OnRouted("m", Phase::kDecode, 10, paths);
+  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="skip",phase="decode"})"), 4);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="0",model="m",path="full",phase="decode"})"), 14);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="0",model="m",path="ladder",phase="decode"})"), 6);
-  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="full",phase="decode"})"), 10);
+  EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="full",phase="decode"})"), 6);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="linear",phase="decode"})"), 8);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="1",model="m",path="ladder",phase="decode"})"), 2);
   EXPECT_EQ(Value(R"(gatehouse_mlp_tokens_total{layer="2",model="m",path="full",phase="decode"})"), 0);
@@ -168,7 +170,7 @@ TEST_F(MetricsTest, UnknownModelsMethodsAndCodesAddNoSeries) {
   metrics_->OnCallEnd(call);
   metrics_->OnInterToken("no model", 1);
   metrics_->OnStep("no model", 1, 1, 1);
-  metrics_->OnRouted("no model", Phase::kScore, 1, {}, {});
+  metrics_->OnRouted("no model", Phase::kScore, 1, {});
   EXPECT_EQ(Value(R"(gatehouse_requests_total{code="NOT_FOUND",method="generate",model=""})"), 1);
   EXPECT_EQ(Value(R"(gatehouse_requests_total{code="UNKNOWN",method="score",model=""})"), 1);
   EXPECT_THAT(metrics_->Page(), Not(HasSubstr("whatever")));
@@ -203,9 +205,10 @@ TEST_F(MetricsTest, NothingIsLostWhenManyThreadsCount) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this] {
-      const uint32_t linear[] = {1, 0, 2}, ladder[] = {0, 0, 0};
+      const uint32_t linear[] = {1, 0, 2}, none[] = {0, 0, 0};
+      const PathTokens paths{.linear = linear, .ladder = none, .skip = none};
       for (int n = 0; n < 2000; ++n) {
-        metrics_->OnRouted("m", Phase::kPrefill, 2, linear, ladder);
+        metrics_->OnRouted("m", Phase::kPrefill, 2, paths);
         metrics_->OnCallEnd(Completed());
         if (n % 500 == 0) (void)metrics_->Page();
       }

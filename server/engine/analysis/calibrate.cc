@@ -18,6 +18,7 @@
 #include "server/engine/analysis/corpus_splits.h"
 #include "server/engine/analysis/linearization_cost.h"
 #include "server/engine/analysis/logistic_gate.h"
+#include "server/engine/analysis/mean_activations.h"
 #include "server/engine/analysis/mlp_profile.h"
 #include "server/engine/analysis/neuron_discovery.h"
 #include "server/engine/analysis/nonlinearity.h"
@@ -94,6 +95,7 @@ class Calibrator {
     }
     for (CheapPaths& paths : paths_) {
       for (at::Tensor* tensor : paths.Tensors()) *tensor = tensor->cpu();
+      paths.neuron_mean = means_[data.layers.size()];
       data.layers.push_back(static_cast<CalibrationData::Layer&&>(paths));
     }
     return data;
@@ -105,7 +107,7 @@ class Calibrator {
     const double fit = fit_.tokens(), held_out = gate_.tokens() + select_.tokens() + report_.tokens();
     const double replaced = gate_.tokens() + select_.tokens() + 3 * report_.tokens();
     const double layers = model_.config.layers;
-    const double each = 2 * (fit + held_out) + 2 * (2 * fit + held_out) + report_.tokens();
+    const double each = 2 * (fit + held_out) + 2 * (2 * fit + held_out) + gate_.tokens() + report_.tokens();
     const double plain = held_out * (layers + 1) + layers * each + replaced * layers * (layers + 1) / 2;
     if (!GatesWholeModel()) return plain;
     return plain + layers * (2 * fit + 3 * held_out) +
@@ -162,6 +164,9 @@ class Calibrator {
     SetStage("neurons", layer);
     GH_ASSIGN_OR_RETURN(const MlpObservation observation, Observe(model_, layer, fitted));
     FindNeurons(layer, observation, found);
+    GH_ASSIGN_OR_RETURN(means_.emplace_back(),
+                        MeanActivations(model_, layer, gate_, observation.kept.front(), work_));
+    found.neuron_means = true;
     GH_RETURN_IF_ERROR(FindRandomNeurons(layer, found));
     // A.7 has gates of its own.
     if (!GatesWholeModel()) {
@@ -306,6 +311,7 @@ class Calibrator {
   Work work_;
   std::vector<FittedMlp> fitted_;  // of each layer
   std::vector<CheapPaths> paths_;
+  std::vector<at::Tensor> means_;  // of each layer, [d_mlp]
 };
 
 }  // namespace

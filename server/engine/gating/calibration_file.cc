@@ -28,7 +28,8 @@
 #include "server/engine/torch_boundary.h"
 
 // The calibration file (docs/calibration-file.md): a safetensors file with four tensors a
-// layer, three more for a layer that has a ladder, and a description in its metadata.
+// layer, three more for a layer that has a ladder, one for its neurons' mean activations, and
+// a description in its metadata.
 
 namespace gatehouse {
 namespace {
@@ -51,6 +52,9 @@ constexpr TensorField kLadderNeurons = {"ladder.neurons", &LayerTensors::ladder_
 constexpr std::array<TensorField, 2> kLadderFields = {
     {{"ladder.weight", &LayerTensors::ladder_weight}, {"ladder.bias", &LayerTensors::ladder_bias}}};
 
+// Mean activations, which a file need not have.
+constexpr TensorField kNeuronMean = {"neuron_mean", &LayerTensors::neuron_mean};
+
 std::string TensorName(int layer, const TensorField& field) { return StrCat("layers.", layer, ".", field.suffix); }
 
 std::vector<int64_t> ShapeOf(const TensorField& field, int64_t d_model) {
@@ -72,7 +76,8 @@ std::optional<int> LayerOf(std::string_view name) {
   if (layer < 0 || layer >= kMostLayers || StrCat(layer) != name.substr(0, dot)) return std::nullopt;
   const auto is_it = [suffix = name.substr(dot + 1)](const TensorField& field) { return field.suffix == suffix; };
   const bool known = std::any_of(kFields.begin(), kFields.end(), is_it) ||
-                     std::any_of(kLadderFields.begin(), kLadderFields.end(), is_it) || is_it(kLadderNeurons);
+                     std::any_of(kLadderFields.begin(), kLadderFields.end(), is_it) || is_it(kLadderNeurons) ||
+                     is_it(kNeuronMean);
   return known ? std::optional(layer) : std::nullopt;
 }
 
@@ -131,6 +136,7 @@ absl::StatusOr<CalibrationInfo> ReadInfo(const SafetensorsFile& file) {
   GH_ASSIGN_OR_RETURN(CalibrationInfo info, ParseCalibrationMetadata(file.metadata(), layers));
   for (int layer = 0; layer < layers; ++layer) {
     GH_ASSIGN_OR_RETURN(info.layers[layer].ladder_neurons, CountLadderNeurons(file, layer));
+    info.layers[layer].neuron_means = file.entries().contains(TensorName(layer, kNeuronMean));
   }
   GH_RETURN_IF_ERROR(CheckOperatingPoints(info));
   return info;
@@ -218,7 +224,7 @@ absl::StatusOr<at::Tensor> ReadNeurons(const SafetensorsFile& file, const std::s
   return neurons;
 }
 
-absl::StatusOr<LayerTensors> ReadLayer(const SafetensorsFile& file, int layer, bool has_ladder,
+absl::StatusOr<LayerTensors> ReadLayer(const SafetensorsFile& file, int layer, const LayerCalibration& info,
                                        const ModelConfig& config) {
   LayerTensors tensors;
   const auto read = [&](const TensorField& field) -> absl::Status {
@@ -227,7 +233,10 @@ absl::StatusOr<LayerTensors> ReadLayer(const SafetensorsFile& file, int layer, b
     return absl::OkStatus();
   };
   for (const TensorField& field : kFields) GH_RETURN_IF_ERROR(read(field));
-  if (!has_ladder) return tensors;
+  if (info.neuron_means) {
+    GH_ASSIGN_OR_RETURN(tensors.neuron_mean, ReadTensor(file, TensorName(layer, kNeuronMean), {config.d_mlp}));
+  }
+  if (info.ladder_neurons == 0) return tensors;
   for (const TensorField& field : kLadderFields) GH_RETURN_IF_ERROR(read(field));
   GH_ASSIGN_OR_RETURN(tensors.ladder_neurons, ReadNeurons(file, TensorName(layer, kLadderNeurons), config.d_mlp));
   return tensors;
@@ -238,8 +247,7 @@ absl::StatusOr<CalibrationData> ReadData(const SafetensorsFile& file, const Mode
   GH_ASSIGN_OR_RETURN(data.info, ReadInfo(file));
   GH_RETURN_IF_ERROR(CheckModel(data.info, model));
   for (int layer = 0; layer < model.config.layers; ++layer) {
-    const bool has_ladder = data.info.layers[layer].ladder_neurons > 0;
-    GH_ASSIGN_OR_RETURN(data.layers.emplace_back(), ReadLayer(file, layer, has_ladder, model.config));
+    GH_ASSIGN_OR_RETURN(data.layers.emplace_back(), ReadLayer(file, layer, data.info.layers[layer], model.config));
   }
   return data;
 }
@@ -262,6 +270,16 @@ at::Tensor Packed(const std::vector<at::Tensor>& parts, at::Device device, at::S
     column += part.size(1);
   }
   return packed;
+}
+
+// What the quorum gate computes.  Of a gated MLP the gates' rows come first, so that the
+// neurons' own indices name them.
+LinearWeights PlaceConsensus(const at::Tensor& neurons, const LayerWeights& layer) {
+  LinearWeights in;
+  in.weight =
+      Packed({layer.mlp_in.weight.index_select(0, neurons)}, neurons.device(), layer.mlp_in.weight.scalar_type());
+  if (layer.mlp_in.bias.defined()) in.bias = layer.mlp_in.bias.index_select(0, neurons);
+  return in;
 }
 
 LoadedCalibration::Ladder PlaceLadder(const LayerTensors& tensors, const LayerWeights& layer,
@@ -289,6 +307,7 @@ absl::Status WriteCalibrationFile(const std::string& path, const CalibrationData
       tensors[TensorName(static_cast<int>(layer), field)] = data.layers[layer].*field.member;
     };
     for (const TensorField& field : kFields) add(field);
+    if (data.layers[layer].neuron_mean.defined()) add(kNeuronMean);
     if (!data.layers[layer].ladder_neurons.defined()) continue;
     for (const TensorField& field : kLadderFields) add(field);
     add(kLadderNeurons);
@@ -330,6 +349,9 @@ std::shared_ptr<const LoadedCalibration> PlaceCalibration(CalibrationData data, 
     layer.gate_bias = tensors.gate_bias.item<float>();
     layer.consensus_rows = NeuronRows(found.consensus, device);
     layer.exception_rows = NeuronRows(found.exception, device);
+    if (!found.consensus.empty()) layer.consensus_in = PlaceConsensus(layer.consensus_rows, model.layers[i]);
+    found.neuron_means = tensors.neuron_mean.defined();
+    if (found.neuron_means) layer.neuron_mean = tensors.neuron_mean.to(device);
     if (found.ladder_neurons > 0) layer.ladder = PlaceLadder(tensors, model.layers[i], model.config);
   }
   return std::make_shared<const LoadedCalibration>(std::move(data.info), std::move(layers));

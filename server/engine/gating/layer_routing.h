@@ -3,12 +3,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "server/engine/gating/loaded_calibration.h"
 #include "server/engine/gating/row_set.h"
 #include "server/engine/kernels/kernels.h"
 #include "server/engine/model/step_plan.h"
+#include "server/engine/model/weights.h"
 
 namespace gatehouse {
 
@@ -16,7 +19,8 @@ namespace gatehouse {
 // one layer.
 struct CalibrationRows {
   const LoadedCalibration* calibration = nullptr;
-  RowSet gated;         // a gate decides
+  RowSet asked;         // the gate is asked, to decide or for the record
+  RowSet quorum;        // the consensus neurons decide
   RowSet linear;        // the surrogate computes
   RowSet ladder;        // the ladder computes
   RowSet nonlinearity;  // run in full, and the surrogate is compared with it
@@ -25,19 +29,24 @@ struct CalibrationRows {
 
 // What one layer does with each row of a group.
 struct LayerRouting {
-  std::vector<MlpPath> path;  // [rows]
-  std::vector<float> margin;  // [rows], p − linear threshold; NaN where no gate decided
+  std::vector<MlpPath> path;       // [rows]
+  std::vector<float> probability;  // [rows], the gate's p; NaN where it was not asked
+  std::vector<float> margin;       // [rows], p − linear threshold; NaN where no gate decided
+  // [rows], which consensus neurons fire, where they decided.
+  std::vector<std::optional<uint64_t>> quorum_fired;
   RowSet full;
+  RowSet skip;
   RowSet norms;  // rows whose output norm is wanted
   std::vector<CalibrationRows> by_calibration;
 };
 
-// Whether all rows want the layer's own MLP and no measurement.
+// Whether all rows want the layer's own MLP as it is and no measurement.
 bool IsPlain(int layer, const StepGroup& group);
 
-// Decides each row's path by its policy (the polarity is in routing.h) and sorts the rows
-// by it.  x: [rows, d_model] float32, what the MLP reads.
-LayerRouting RouteLayer(int layer, const at::Tensor& x, const StepGroup& group, Kernels& kernels);
+// Decides each row's path by its interventions, then by its policy (the polarity is in
+// routing.h), and sorts the rows by it.  x: [rows, d_model] float32, what the MLP reads.
+LayerRouting RouteLayer(int layer, const at::Tensor& x, const StepGroup& group, const ModelConfig& config,
+                        Kernels& kernels);
 
 }  // namespace gatehouse
 

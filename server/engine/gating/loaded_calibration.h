@@ -31,6 +31,10 @@ class LoadedCalibration final : public Calibration {
     float gate_bias = 0;        // p = sigmoid(x · gate_weight + gate_bias)
     at::Tensor consensus_rows;  // [k] int64, neuron indices, in the info's order
     at::Tensor exception_rows;  // [e] int64
+    // The consensus neurons' rows of mlp_in, of a gated MLP the gates': [k, d_model].  Absent
+    // where there are none.
+    std::optional<LinearWeights> consensus_in;
+    at::Tensor neuron_mean;  // [d_mlp] float32, mean activations; undefined where unknown
     std::optional<Ladder> ladder;
   };
 
@@ -60,6 +64,9 @@ struct CalibrationData {
     at::Tensor ladder_weight;   // [d_model out, d_model in], float32
     at::Tensor ladder_bias;     // [d_model], float32
     at::Tensor ladder_neurons;  // [m] int64, ascending
+    // Mean of what the down projection reads, act(x W_in) or act(gate) · up, over tokens that
+    // are no sinks: [d_mlp], float32.  Undefined where it was not measured.
+    at::Tensor neuron_mean;
   };
   CalibrationInfo info;
   std::vector<Layer> layers;

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/gt.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 
 #include <bit>
 #include <cmath>
@@ -11,32 +11,22 @@
 #include <utility>
 #include <vector>
 
-#include "server/engine/analysis/neuron_discovery.h"
+#include "server/engine/gating/firing.h"
+#include "server/engine/gating/interventions.h"
 
 namespace gatehouse {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Bit i of each row: whether neuron neurons[i] fires.  activations [rows, d_mlp].
-std::vector<uint64_t> FiringBits(const at::Tensor& activations, const at::Tensor& neurons) {
-  std::vector<uint64_t> bits(activations.size(0), 0);
-  const int64_t count = neurons.defined() ? neurons.numel() : 0;
-  if (count == 0) return bits;
-  const at::Tensor fires =
-      at::gt(at::index_select(activations, 1, neurons), kFiringThreshold).to(at::kCPU).contiguous();
-  const bool* cell = fires.const_data_ptr<bool>();
-  for (uint64_t& row : bits) {
-    for (int64_t i = 0; i < count; ++i) row |= uint64_t{*cell++} << i;
-  }
-  return bits;
-}
-
 }  // namespace
 
 at::Tensor RoutedMlp::Run(int layer, const at::Tensor& x, const StepGroup& group) {
-  if (IsPlain(layer, group)) return Full(layer, x, group.kind, nullptr);
-  const LayerRouting routing = RouteLayer(layer, x, group, kernels_);
+  if (IsPlain(layer, group)) {
+    const LayerWeights& weights = model_.layers[layer];
+    return kernels_.Linear(Hidden(x, weights.mlp_in, group.kind, nullptr), weights.mlp_out, group.kind);
+  }
+  const LayerRouting routing = RouteLayer(layer, x, group, model_.config, kernels_);
   const Computed computed = Compute(layer, x, group, routing);
   const Measurements measured = Measure(layer, x, computed, group, routing);
   for (const PlannedRow& row : group.rows) Record(layer, row, routing, measured);
@@ -57,9 +47,9 @@ RoutedMlp::Computed RoutedMlp::Compute(int layer, const at::Tensor& x, const Ste
   if (!routing.full.empty()) {
     bool wants_activations = false;
     for (const CalibrationRows& rows : routing.by_calibration) wants_activations |= !rows.consensus.empty();
-    place(routing.full, Full(layer, routing.full.Gather(x), GroupOfPart(group.kind, routing.full.size()),
-                             wants_activations ? &computed.activations : nullptr));
+    place(routing.full, Full(layer, x, group, routing.full, wants_activations ? &computed.activations : nullptr));
   }
+  if (!routing.skip.empty()) place(routing.skip, at::zeros({routing.skip.size(), x.size(1)}, x.options()));
   for (const CalibrationRows& rows : routing.by_calibration) {
     if (!rows.linear.empty()) place(rows.linear, Surrogate(layer, x, group, *rows.calibration, rows.linear));
     if (!rows.ladder.empty()) place(rows.ladder, Ladder(x, group, *rows.calibration->layer(layer).ladder, rows.ladder));
@@ -86,8 +76,8 @@ RoutedMlp::Measurements RoutedMlp::Measure(int layer, const at::Tensor& x, const
     if (!rows.consensus.empty()) {
       const LoadedCalibration::Layer& calibrated = rows.calibration->layer(layer);
       const at::Tensor activations = rows.consensus.Gather(computed.activations);
-      const std::vector<uint64_t> fired = FiringBits(activations, calibrated.consensus_rows);
-      const std::vector<uint64_t> exceptions = FiringBits(activations, calibrated.exception_rows);
+      const std::vector<uint64_t> fired = FiringBits(at::index_select(activations, 1, calibrated.consensus_rows));
+      const std::vector<uint64_t> exceptions = FiringBits(at::index_select(activations, 1, calibrated.exception_rows));
       for (int64_t i = 0; i < rows.consensus.size(); ++i) {
         const int64_t at = routing.full[rows.consensus[i]];
         measured.fired[at] = fired[i];
@@ -105,7 +95,9 @@ void RoutedMlp::Record(int layer, const PlannedRow& row, const LayerRouting& rou
     const MlpPath path = routing.path[at];
     if (path == MlpPath::kLinear) ++row.result->linear_tokens[layer];
     if (path == MlpPath::kLadder) ++row.result->ladder_tokens[layer];
+    if (path == MlpPath::kSkip) ++row.result->skip_tokens[layer];
     if (!std::isnan(routing.margin[at])) ++row.result->gated_tokens[layer];
+    if (routing.quorum_fired[at].has_value()) ++row.result->quorum_tokens[layer];
     const size_t cell = static_cast<size_t>(i) * records.layers + layer;
     if (row.row->records.routing) {
       records.path[cell] = path;
@@ -113,11 +105,17 @@ void RoutedMlp::Record(int layer, const PlannedRow& row, const LayerRouting& rou
     }
     if (row.row->records.nonlinearity) records.nonlinearity[cell] = measured.nonlinearity[at];
     if (row.row->records.nonlinearity || row.row->records.consensus) records.output_norm[cell] = measured.norm[at];
-    if (row.row->records.consensus && path == MlpPath::kFull) {
+    if (row.row->records.gate) records.gate_probability[cell] = routing.probability[at];
+    if (!row.row->records.consensus) continue;
+    if (path == MlpPath::kFull) {
       records.fired[cell] = measured.fired[at];
       records.exceptions[cell] = measured.exceptions[at];
-      records.level[cell] = static_cast<int16_t>(std::popcount(measured.fired[at]));
+    } else if (routing.quorum_fired[at].has_value()) {
+      records.fired[cell] = *routing.quorum_fired[at];
+    } else {
+      continue;
     }
+    records.level[cell] = static_cast<int16_t>(std::popcount(records.fired[cell]));
   }
 }
 
@@ -141,9 +139,16 @@ at::Tensor RoutedMlp::Hidden(const at::Tensor& x, const LinearWeights& in, RowGr
   return hidden;
 }
 
-at::Tensor RoutedMlp::Full(int layer, const at::Tensor& x, RowGroup group, at::Tensor* activations) {
+at::Tensor RoutedMlp::Full(int layer, const at::Tensor& x, const StepGroup& group, const RowSet& full,
+                           at::Tensor* activations) {
   const LayerWeights& weights = model_.layers[layer];
-  return kernels_.Linear(Hidden(x, weights.mlp_in, group, activations), weights.mlp_out, group);
+  const RowGroup part = GroupOfPart(group.kind, full.size());
+  at::Tensor neurons = Hidden(full.Gather(x), weights.mlp_in, part, activations);
+  if (group.intervenes) {
+    if (activations != nullptr && activations->is_same(neurons)) *activations = neurons.clone();
+    PassSite(layer, ActivationSite::kNeurons, group, neurons, &full);
+  }
+  return kernels_.Linear(neurons, weights.mlp_out, part);
 }
 
 }  // namespace gatehouse

@@ -14,7 +14,7 @@
 namespace gatehouse {
 
 // The MLPs of a model, each token through the path its policy gives it: the layer's own
-// MLP, its linear surrogate (paper A) or its ladder (methods A.7).  Only that path is
+// MLP, its linear surrogate (paper A), its ladder (methods A.7) or nothing.  Only that path is
 // computed: where all rows agree nothing is gathered, else the rows are partitioned.
 //
 // Owned by the decoder; used by one thread at a time.
@@ -24,7 +24,8 @@ class RoutedMlp {
   RoutedMlp(const ModelWeights& model, Kernels& kernels) : model_(model), kernels_(kernels) {}
 
   // x: [rows, d_model] float32, what the layer's MLP reads → [rows, d_model] float32, what
-  // it writes.  Counts the paths taken and fills in the records that rows asked for.
+  // it writes.  Counts the paths taken, changes and captures neurons, and fills in the records
+  // that rows asked for.
   at::Tensor Run(int layer, const at::Tensor& x, const StepGroup& group);
 
  private:
@@ -56,9 +57,10 @@ class RoutedMlp {
   // null, receives act(x inᵀ), of the gate for a gated MLP.
   at::Tensor Hidden(const at::Tensor& x, const LinearWeights& in, RowGroup group, at::Tensor* activations);
 
-  // The layer's own MLP.  x [rows, d_model] → [rows, d_model] float32; `activations`
-  // as for Hidden.
-  at::Tensor Full(int layer, const at::Tensor& x, RowGroup group, at::Tensor* activations);
+  // The layer's own MLP of the rows that run in full, their neurons changed and captured as
+  // the rows ask → [full rows, d_model] float32; `activations` as for Hidden, as they were
+  // before any change.
+  at::Tensor Full(int layer, const at::Tensor& x, const StepGroup& group, const RowSet& full, at::Tensor* activations);
 
   const ModelWeights& model_;
   Kernels& kernels_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/engine/gating/interventions.h"
 #include "server/engine/torch_boundary.h"
 
 namespace gatehouse {
@@ -77,13 +78,22 @@ at::Tensor Decoder::Embed(const StepGroup& group) {
 void Decoder::RunLayer(int layer, const StepGroup& group, std::span<const Segment> segments, at::Tensor& residual) {
   const ModelConfig& config = model_.config;
   const LayerWeights& weights = model_.layers[layer];
+  const auto pass = [&](ActivationSite site, at::Tensor& activations) {
+    if (group.intervenes) PassSite(layer, site, group, activations);
+  };
+  pass(ActivationSite::kResidualPre, residual);
   at::Tensor qkv = kernels_.Linear(kernels_.Norm(residual, weights.attention_norm, config.norm, config.norm_eps),
                                    weights.qkv, group.kind);
-  const at::Tensor attended =
+  at::Tensor attended =
       kernels_.Linear(kernels_.Attention(qkv, config, layer, cache_.layer(layer), segments, group.kind),
                       weights.attention_out, group.kind);
+  pass(ActivationSite::kAttentionOut, attended);
   const auto mlp = [&] {
-    return mlp_.Run(layer, kernels_.Norm(residual, weights.mlp_norm, config.norm, config.norm_eps), group);
+    at::Tensor x = kernels_.Norm(residual, weights.mlp_norm, config.norm, config.norm_eps);
+    pass(ActivationSite::kMlpIn, x);
+    at::Tensor written = mlp_.Run(layer, x, group);
+    pass(ActivationSite::kMlpOut, written);
+    return written;
   };
   if (config.parallel_residual) {
     const at::Tensor written = mlp();
@@ -92,6 +102,7 @@ void Decoder::RunLayer(int layer, const StepGroup& group, std::span<const Segmen
     residual.add_(attended);
     residual.add_(mlp());
   }
+  pass(ActivationSite::kResidualPost, residual);
 }
 
 }  // namespace gatehouse

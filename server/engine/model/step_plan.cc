@@ -36,8 +36,26 @@ absl::Status CheckPolicy(const Row& row, const ModelWeights& model) {
   if (calibration != nullptr && calibration->info().model_fingerprint != model.fingerprint) {
     return absl::FailedPreconditionError("the policy's calibration is another model's");
   }
-  if (calibration == nullptr && (row.records.nonlinearity || row.records.consensus)) {
-    return absl::FailedPreconditionError("nonlinearity and consensus records need a calibration");
+  if (calibration == nullptr && (row.records.nonlinearity || row.records.consensus || row.records.gate)) {
+    return absl::FailedPreconditionError("nonlinearity, consensus and gate records need a calibration");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInterventions(const Row& row, const ModelWeights& model) {
+  if (row.interventions != nullptr) {
+    if (row.interventions->layers() != model.config.layers) {
+      return absl::InvalidArgumentError(StrCat("the interventions have ", row.interventions->layers(),
+                                               " layers, the model has ", model.config.layers));
+    }
+    if (row.interventions->calibration() != nullptr && row.interventions->calibration() != row.policy->calibration()) {
+      return absl::InvalidArgumentError("the interventions' calibration is not the policy's");
+    }
+  }
+  for (const CaptureSite& capture : row.captures) {
+    if (capture.layer >= 0 && capture.layer < model.config.layers) continue;
+    return absl::InvalidArgumentError(
+        StrCat("captures names layer ", capture.layer, ", must be in [0, ", model.config.layers, ")"));
   }
   return absl::OkStatus();
 }
@@ -56,6 +74,7 @@ absl::Status CheckRow(const Row& row, const ModelWeights& model, const KvCache::
         StrCat("top_alternatives is ", row.top_alternatives, ", must be in [0, ", kMaxAlternatives, "]"));
   }
   GH_RETURN_IF_ERROR(CheckPolicy(row, model));
+  GH_RETURN_IF_ERROR(CheckInterventions(row, model));
   if (static_cast<int64_t>(row.tokens.size()) > view.max_tokens - view.length) {
     return absl::OutOfRangeError(StrCat("the sequence would have ", view.length + row.tokens.size(),
                                         " positions, it has room for ", view.max_tokens, " of the model's context of ",
@@ -65,9 +84,11 @@ absl::Status CheckRow(const Row& row, const ModelWeights& model, const KvCache::
 }
 
 void SizeResult(const Row& row, int layers, RowResult& result) {
-  result.linear_tokens.assign(layers, 0);
-  result.ladder_tokens.assign(layers, 0);
-  result.gated_tokens.assign(layers, 0);
+  for (auto* counts : {&result.linear_tokens, &result.ladder_tokens, &result.skip_tokens, &result.gated_tokens,
+                       &result.quorum_tokens}) {
+    counts->assign(layers, 0);
+  }
+  result.captured.resize(row.captures.size());
   if (!row.targets.empty()) {
     result.target_logprobs.assign(row.targets.size(), kNaN);
     if (row.top_alternatives > 0) result.target_top.resize(row.targets.size());
@@ -83,6 +104,7 @@ void SizeResult(const Row& row, int layers, RowResult& result) {
   }
   if (row.records.nonlinearity) records.nonlinearity.assign(entries, kNaN);
   if (row.records.nonlinearity || row.records.consensus) records.output_norm.assign(entries, kNaN);
+  if (row.records.gate) records.gate_probability.assign(entries, kNaN);
   if (row.records.consensus) {
     records.level.assign(entries, -1);
     records.fired.assign(entries, 0);
@@ -93,6 +115,7 @@ void SizeResult(const Row& row, int layers, RowResult& result) {
 void AddTo(StepGroup& group, PlannedRow row) {
   row.first_row = group.total_rows;
   group.total_rows += row.rows;
+  group.intervenes |= row.row->interventions != nullptr || !row.row->captures.empty();
   group.rows.push_back(row);
 }
 

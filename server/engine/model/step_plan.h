@@ -36,6 +36,7 @@ struct PlannedRow {
 struct StepGroup {
   RowGroup kind = RowGroup::kSkinny;
   int total_rows = 0;
+  bool intervenes = false;  // some row changes or captures activations
   std::vector<PlannedRow> rows;
 };
 
