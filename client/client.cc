@@ -115,6 +115,8 @@ class GrpcClient : public Client {
                                                          return Tell(events.on_prompt, response.prompt());
                                                        case Response::kToken:
                                                          return Tell(events.on_token, response.token());
+                                                       case Response::kActivations:
+                                                         return Tell(events.on_activations, response.activations());
                                                        default:
                                                          return true;
                                                      }
@@ -123,11 +125,20 @@ class GrpcClient : public Client {
 
   absl::StatusOr<v1::ScoreSummary> Score(const v1::ScoreRequest& request,
                                          const std::function<bool(const v1::ScoredTokens&)>& on_tokens,
-                                         const CallOptions& options) override {
+                                         const CallOptions& options,
+                                         const std::function<bool(const v1::Activations&)>& on_activations) override {
     using Response = v1::ScoreResponse;
-    return Stream<Response, v1::ScoreSummary>(
-        *scoring_, &v1::ScoringService::Stub::Score, request, options,
-        [&](const Response& response) { return !response.has_tokens() || Tell(on_tokens, response.tokens()); });
+    return Stream<Response, v1::ScoreSummary>(*scoring_, &v1::ScoringService::Stub::Score, request, options,
+                                              [&](const Response& response) {
+                                                switch (response.event_case()) {
+                                                  case Response::kTokens:
+                                                    return Tell(on_tokens, response.tokens());
+                                                  case Response::kActivations:
+                                                    return Tell(on_activations, response.activations());
+                                                  default:
+                                                    return true;
+                                                }
+                                              });
   }
 
   absl::StatusOr<v1::AnalysisSummary> ScoreNonlinearity(const v1::ScoreNonlinearityRequest& request,
@@ -415,6 +426,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   const auto credentials = options.credentials ? options.credentials : grpc::InsecureChannelCredentials();
   return std::make_unique<GrpcClient>(
       grpc::CreateCustomChannel(options.server, credentials, ChannelArgumentsFor(options)));
+}
+
+std::unique_ptr<Client> Client::OnChannel(const std::shared_ptr<grpc::Channel>& channel) {
+  return std::make_unique<GrpcClient>(channel);
 }
 
 bool IsDone(const v1::Operation& operation) {

@@ -17,12 +17,14 @@
 #include "absl/time/time.h"
 #include "gatehouse/v1/analysis.pb.h"
 #include "gatehouse/v1/generation.pb.h"
+#include "gatehouse/v1/interventions.pb.h"
 #include "gatehouse/v1/models.pb.h"
 #include "gatehouse/v1/operations.pb.h"
 #include "gatehouse/v1/reports.pb.h"
 #include "gatehouse/v1/scoring.pb.h"
 
 namespace grpc {
+class Channel;
 class ChannelCredentials;
 class ClientContext;
 }  // namespace grpc
@@ -97,6 +99,7 @@ struct GenerationEvents {
   std::function<bool(const v1::GenerationStart&)> on_start = nullptr;
   std::function<bool(const v1::PromptInsight&)> on_prompt = nullptr;
   std::function<bool(const v1::GeneratedToken&)> on_token = nullptr;
+  std::function<bool(const v1::Activations&)> on_activations = nullptr;  // where the request captures some
 };
 
 struct NonlinearityEvents {
@@ -115,15 +118,17 @@ class Client {
   // Does not connect yet: that happens at the first call.  InvalidArgument for a bad
   // option.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
+  // Over a channel made elsewhere, such as one within a server's own process.
+  static std::unique_ptr<Client> OnChannel(const std::shared_ptr<grpc::Channel>& channel);
   virtual ~Client() = default;
 
   // ---- Text ----
   virtual absl::StatusOr<v1::GenerationSummary> Generate(const v1::GenerateRequest& request,
                                                          const GenerationEvents& events,
                                                          const CallOptions& options = {}) = 0;
-  virtual absl::StatusOr<v1::ScoreSummary> Score(const v1::ScoreRequest& request,
-                                                 const std::function<bool(const v1::ScoredTokens&)>& on_tokens,
-                                                 const CallOptions& options = {}) = 0;
+  virtual absl::StatusOr<v1::ScoreSummary> Score(
+      const v1::ScoreRequest& request, const std::function<bool(const v1::ScoredTokens&)>& on_tokens,
+      const CallOptions& options = {}, const std::function<bool(const v1::Activations&)>& on_activations = nullptr) = 0;
 
   // ---- Analysis ----
   virtual absl::StatusOr<v1::AnalysisSummary> ScoreNonlinearity(const v1::ScoreNonlinearityRequest& request,

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "client/cli/flags.h"
+#include "client/cli/intervention_flags.h"
 #include "client/cli/parse.h"
 #include "client/cli/render.h"
 #include "client/cli/session.h"
@@ -16,6 +17,7 @@ constexpr char kExamples[] = R"(Examples:
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --gating gated --threshold 0.7 --temperature 0
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --operating-point 1%
   gatehouse generate -m novella-gpt2-7m --prompt-file - --record routing < prompt.txt
+  gatehouse generate -m novella-gpt2-7m --prompt "It was" --intervene zero:L6:n12,55
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --top-logprobs 3 --json | jq .tokens)";
 
 struct GenerateCommand {
@@ -32,6 +34,7 @@ struct GenerateCommand {
   bool ignore_eos = false;
   GatingFlags gating;
   RecordFlags records;
+  InterventionFlags interventions;
   bool record_prompt = false;
   uint32_t top_logprobs = 0;
   bool raw = false;
@@ -73,6 +76,7 @@ void GenerateCommand::Declare(CLI::App& app) {
 
   gating.Add(app);
   records.Add(app);
+  interventions.Add(app);
   constexpr char kOutput[] = "Output";
   app.add_flag("--record-prompt", record_prompt, "Record the prompt's tokens too")->group(kOutput);
   app.add_option("--top-logprobs", top_logprobs, "Alternatives returned with each token, at most 20")->group(kOutput);
@@ -104,12 +108,14 @@ v1::GenerateRequest GenerateCommand::Build(std::istream& in) const {
   *request.mutable_gating() = gating.Build();
   *request.mutable_records() = records.Build();
   request.set_record_prompt(record_prompt);
+  interventions.Build(request, in);
   request.set_top_logprobs(top_logprobs);
   return request;
 }
 
 absl::StatusOr<int> GenerateCommand::RunJson(Session& session, const v1::GenerateRequest& request) const {
   std::string text;
+  Captured captured(interventions);
   Json tokens = Json::array(), prompt_tokens = Json::array();
   const auto summary = session.client.Generate(request,
                                                {.on_prompt =
@@ -123,9 +129,10 @@ absl::StatusOr<int> GenerateCommand::RunJson(Session& session, const v1::Generat
                                                       text += token.text();
                                                       tokens.push_back(ToJson(token, raw));
                                                       return true;
-                                                    }},
+                                                    },
+                                                .on_activations = captured.listener()},
                                                session.call);
-  if (!summary.ok()) return summary.status();
+  if (const absl::Status status = captured.Finish(summary.status()); !status.ok()) return status;
   Json json = {{"model", request.model()},
                {"text", text + summary->text()},
                {"finish_reason", FinishReasonName(summary->finish_reason())}};
@@ -135,6 +142,7 @@ absl::StatusOr<int> GenerateCommand::RunJson(Session& session, const v1::Generat
   json["seed"] = summary->seed();
   json["tokens"] = std::move(tokens);
   if (!prompt_tokens.empty()) json["prompt"] = std::move(prompt_tokens);
+  if (interventions.captures()) json["captured"] = captured.Describe();
   json["routing"] = ToJson(summary->routing());
   json["timing"] = {{"queue_seconds", Number(summary->queue_seconds())},
                     {"prefill_seconds", Number(summary->prefill_seconds())},
@@ -167,6 +175,7 @@ absl::StatusOr<int> GenerateCommand::Run(Session& session, const v1::GenerateReq
     terminal.out << terminal.Paint(kDim, EscapeControls(request.prompt().text())) << std::flush;
   }
   std::vector<v1::TokenInsight> insights;
+  Captured captured(interventions);
   bool any_text = false;
   const auto summary =
       session.client.Generate(request,
@@ -181,11 +190,12 @@ absl::StatusOr<int> GenerateCommand::Run(Session& session, const v1::GenerateReq
                                      any_text = true;
                                      if (token.has_insight()) insights.push_back(token.insight());
                                      return true;
-                                   }},
+                                   },
+                               .on_activations = captured.listener()},
                               session.call);
-  if (!summary.ok()) {
+  if (const absl::Status status = captured.Finish(summary.status()); !status.ok()) {
     if (any_text) terminal.out << std::endl;
-    return summary.status();
+    return status;
   }
   show(summary->text());
   terminal.out << std::endl;

@@ -103,7 +103,7 @@ HeatCell PathCell(v1::MlpPath path) {
     case v1::MLP_PATH_LADDER:
       return {"▒", {.foreground = 179}};
     case v1::MLP_PATH_SKIP:
-      return {" ", kPlain};
+      return {"✕", kDim};
     default:
       return {"·", kDim};
   }
@@ -136,9 +136,10 @@ std::string PercentileLegend(const Terminal& terminal) {
 
 std::string PathLegend(const Terminal& terminal) {
   const HeatCell full = PathCell(v1::MLP_PATH_FULL), linear = PathCell(v1::MLP_PATH_LINEAR),
-                 ladder = PathCell(v1::MLP_PATH_LADDER);
+                 ladder = PathCell(v1::MLP_PATH_LADDER), skip = PathCell(v1::MLP_PATH_SKIP);
   return terminal.Paint(full.style, full.glyph) + " full   " + terminal.Paint(ladder.style, ladder.glyph) +
-         " ladder   " + terminal.Paint(linear.style, linear.glyph) + " linear";
+         " ladder   " + terminal.Paint(linear.style, linear.glyph) + " linear   " +
+         terminal.Paint(skip.style, skip.glyph) + " skipped";
 }
 
 std::string LevelLegend(const Terminal& terminal) {

@@ -48,6 +48,7 @@ void AddInsight(const v1::TokenInsight& insight, Json& json) {
     json["paths"] = Array(insight.paths(), [](int path) { return PathName(static_cast<v1::MlpPath>(path)); });
   }
   if (insight.gate_margin_size() > 0) json["gate_margin"] = Numbers(insight.gate_margin());
+  if (insight.gate_probability_size() > 0) json["gate_probability"] = Numbers(insight.gate_probability());
   if (insight.nonlinearity_size() > 0) json["nonlinearity"] = Numbers(insight.nonlinearity());
   if (insight.output_norm_size() > 0) json["output_norm"] = Numbers(insight.output_norm());
   if (insight.consensus_size() > 0) {
@@ -170,6 +171,7 @@ Json ToJson(const v1::RoutingSummary& routing) {
           {"decisions", routing.decisions()},
           {"linear_decisions", routing.linear_decisions()},
           {"ladder_decisions", routing.ladder_decisions()},
+          {"skip_decisions", routing.skip_decisions()},
           {"mlp_work_saved", Number(routing.mlp_work_saved())},
           {"calibration", routing.calibration()},
           {"notes", Array(routing.notes())},
@@ -177,7 +179,8 @@ Json ToJson(const v1::RoutingSummary& routing) {
              return Json{{"layer", layer.layer()},
                          {"full_tokens", layer.full_tokens()},
                          {"linear_tokens", layer.linear_tokens()},
-                         {"ladder_tokens", layer.ladder_tokens()}};
+                         {"ladder_tokens", layer.ladder_tokens()},
+                         {"skip_tokens", layer.skip_tokens()}};
            })}};
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "client/cli/flags.h"
+#include "client/cli/intervention_flags.h"
 #include "client/cli/render.h"
 #include "client/cli/session.h"
 #include "client/cli/table.h"
@@ -18,6 +19,8 @@ Examples:
   gatehouse score -m novella-gpt2-7m --file chapter.txt
   gatehouse score -m novella-gpt2-7m --file chapter.txt --gating gated --threshold 0.6
   gatehouse score -m novella-gpt2-7m --text "The ship sailed" --tokens --top-logprobs 3
+  gatehouse score -m novella-gpt2-7m --file chapter.txt --gating quorum --quorum 5 --quorum-path skip
+  gatehouse score -m novella-gpt2-7m --text "The ship sailed" --capture neurons:L6 --capture-out neurons.npz
   gatehouse score -m novella-gpt2-7m --token-ids 5,6,7 --json)";
 
 struct ScoreCommand {
@@ -25,13 +28,15 @@ struct ScoreCommand {
   InputFlags input{{}};
   GatingFlags gating;
   RecordFlags records;
+  InterventionFlags interventions;
   uint32_t window = 0, stride = 0, top_logprobs = 0;
   bool blocks = false, show_tokens = false, summary_only = false, raw = false;
 
   void Declare(CLI::App& app);
   v1::ScoreRequest Build(std::istream& in) const;
   absl::StatusOr<int> Run(Session& session, const v1::ScoreRequest& request) const;
-  void PrintJson(Session& session, const std::vector<v1::ScoredToken>& tokens, const v1::ScoreSummary& summary) const;
+  void PrintJson(Session& session, const std::vector<v1::ScoredToken>& tokens, const v1::ScoreSummary& summary,
+                 const Captured& captured) const;
   void PrintText(Session& session, const std::vector<v1::ScoredToken>& tokens, const v1::ScoreSummary& summary) const;
 };
 
@@ -44,6 +49,7 @@ void ScoreCommand::Declare(CLI::App& app) {
   app.add_flag("--blocks", blocks, "Independent blocks, as training sees them")->group(kWindow);
   gating.Add(app);
   records.Add(app);
+  interventions.Add(app);
   constexpr char kOutput[] = "Output";
   app.add_option("--top-logprobs", top_logprobs, "Alternatives returned with each token, at most 20")->group(kOutput);
   app.add_flag("--tokens", show_tokens, "Show every token, not only the sum")->group(kOutput);
@@ -62,11 +68,12 @@ v1::ScoreRequest ScoreCommand::Build(std::istream& in) const {
   request.set_top_logprobs(top_logprobs);
   *request.mutable_records() = records.Build();
   request.set_summary_only(summary_only);
+  interventions.Build(request, in);
   return request;
 }
 
 void ScoreCommand::PrintJson(Session& session, const std::vector<v1::ScoredToken>& tokens,
-                             const v1::ScoreSummary& summary) const {
+                             const v1::ScoreSummary& summary, const Captured& captured) const {
   Json json = {{"model", model},
                {"perplexity", summary.has_perplexity() ? Number(summary.perplexity()) : Json()},
                {"total_logprob", Number(summary.total_logprob())},
@@ -85,6 +92,7 @@ void ScoreCommand::PrintJson(Session& session, const std::vector<v1::ScoredToken
     json["logprobs"] = std::move(logprobs);
     json["tokens"] = std::move(objects);
   }
+  if (interventions.captures()) json["captured"] = captured.Describe();
   json["routing"] = ToJson(summary.routing());
   json["timing"] = {{"seconds", Number(summary.seconds())}};
   session.Print(json);
@@ -134,15 +142,16 @@ void ScoreCommand::PrintText(Session& session, const std::vector<v1::ScoredToken
 
 absl::StatusOr<int> ScoreCommand::Run(Session& session, const v1::ScoreRequest& request) const {
   std::vector<v1::ScoredToken> tokens;
+  Captured captured(interventions);
   const auto summary = session.client.Score(
       request,
       [&](const v1::ScoredTokens& more) {
         tokens.insert(tokens.end(), more.tokens().begin(), more.tokens().end());
         return true;
       },
-      session.call);
-  if (!summary.ok()) return summary.status();
-  session.json ? PrintJson(session, tokens, *summary) : PrintText(session, tokens, *summary);
+      session.call, captured.listener());
+  if (const absl::Status status = captured.Finish(summary.status()); !status.ok()) return status;
+  session.json ? PrintJson(session, tokens, *summary, captured) : PrintText(session, tokens, *summary);
   return kExitOk;
 }
 
