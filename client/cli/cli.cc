@@ -168,6 +168,7 @@ int RunProgram(std::vector<std::string> arguments, const Environment& environmen
   AddScore(app, environment.in, action);
   AddNonlinearity(app, environment.in, action);
   AddConsensus(app, environment.in, action);
+  AddReport(app, environment.in, action);
   AddCalibrate(app, environment.in, action);
   AddExperiment(app, environment.in, action);
   AddOperations(app, action);

@@ -68,6 +68,7 @@ void AddConsensus(CLI::App& app, std::istream& in, Action& action);
 void AddCalibrate(CLI::App& app, std::istream& in, Action& action);
 void AddExperiment(CLI::App& app, std::istream& in, Action& action);
 void AddOperations(CLI::App& app, Action& action);
+void AddReport(CLI::App& app, std::istream& in, Action& action);
 void AddModels(CLI::App& app, Action& action);
 
 }  // namespace gatehouse::cli

@@ -17,14 +17,22 @@ function factsOf(model, point) {
 }
 
 function showTooltip(model, hit, picture) {
-  const tooltip = document.getElementById('tooltip');
-  tooltip.replaceChildren(
-    ...(hit.point.label ? [h('strong', {}, hit.point.label)] : []),
-    h('dl', {}, ...factsOf(model, hit.point).flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)])));
-  tooltip.hidden = false;
+  fillTooltip(hit.point.label, factsOf(model, hit.point));
   const area = picture.getBoundingClientRect();
   const scale = area.width / picture.viewBox.baseVal.width;
-  const [x, y] = [area.left + hit.x * scale, area.top + hit.y * scale];
+  placeTooltip(area.left + hit.x * scale, area.top + hit.y * scale);
+}
+
+function fillTooltip(title, facts) {
+  document.getElementById('tooltip').replaceChildren(
+    ...(title ? [h('strong', {}, title)] : []),
+    h('dl', {}, ...facts.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)])));
+}
+
+// Beside a place in the window, inside it.
+function placeTooltip(x, y) {
+  const tooltip = document.getElementById('tooltip');
+  tooltip.hidden = false;
   const {offsetWidth: wide, offsetHeight: high} = tooltip;
   const left = x + 14 + wide < innerWidth ? x + 14 : Math.max(4, x - 14 - wide);
   tooltip.style.left = `${left}px`;

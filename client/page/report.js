@@ -46,6 +46,8 @@ const renderers = {
       guarded(`The plot “${textOf(plot.title)}”`, () => renderPlot(plot, tables, index))));
   },
 
+  trace: renderTrace,
+
   notes: (section, {report}) => {
     const notes = listOf(report.notes);
     return notes.length === 0 ? null : h('section', {class: 'notes'},
@@ -55,16 +57,16 @@ const renderers = {
   tables: (section, {tables}) => (tables.length === 0 ? null : h('section', {},
     h('h2', {}, 'Numbers'), ...tables.map((table) => guarded(`The table “${table.title}”`, () => renderTable(table))))),
 
-  protocol: (section, {report}) => h('section', {class: 'protocol'},
+  protocol: (section, {report}) => (report.kind === 'live' ? null : h('section', {class: 'protocol'},
     h('h2', {}, 'Protocol'),
     source(report.model, report.dtype, 'fingerprint', report.model_fingerprint),
     ...listOf(report.corpora).map((corpus) =>
       source(corpus.label, `${plainNumber(Number(corpus.tokens) || 0, 0, true)} tokens`, 'sha256', corpus.sha256)),
-    facts([['Made', report.created], ...listOf(report.settings).map((setting) => [humanName(setting.name), setting.value])])),
+    facts([['Made', report.created], ...listOf(report.settings).map((setting) => [humanName(setting.name), setting.value])]))),
 
-  closing: (section, {report}) => h('footer', {},
+  closing: (section, {report}) => (report.kind === 'live' ? null : h('footer', {},
     h('p', {}, 'Written by Gatehouse. This page holds all of its data and loads nothing.'),
-    copyButton('Copy the report as JSON', () => JSON.stringify(report, null, 1))),
+    copyButton('Copy the report as JSON', () => JSON.stringify(report, null, 1)))),
 };
 
 function renderSection(section, context) {
@@ -97,5 +99,3 @@ function showReport() {
   keepPlotsFitting();
   openGlossariesForPrint();
 }
-
-showReport();

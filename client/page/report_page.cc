@@ -39,11 +39,13 @@ std::string EscapeForScript(std::string_view json) {
   return escaped;
 }
 
+std::string Fill(std::string page, const std::string& json) {
+  return page.replace(page.find(kPlaceholder), kPlaceholder.size(), EscapeForScript(json));
+}
+
 }  // namespace
 
-std::string RenderReportPage(const std::string& report_json) {
-  std::string page = kReportPageTemplate;
-  return page.replace(page.find(kPlaceholder), kPlaceholder.size(), EscapeForScript(report_json));
-}
+std::string RenderReportPage(const std::string& report_json) { return Fill(kReportPageTemplate, report_json); }
+std::string RenderLivePage(const std::string& report_json) { return Fill(kLivePageTemplate, report_json); }
 
 }  // namespace gatehouse::client

@@ -11,6 +11,10 @@ namespace gatehouse::client {
 // gives a page that says so.  Any thread may call it.
 std::string RenderReportPage(const std::string& report_json);
 
+// The server's live page, of the same parts: its section of kind "live" has the form that
+// starts a generation (server/page/), and may ask the server it came from, nobody else.
+std::string RenderLivePage(const std::string& report_json);
+
 }  // namespace gatehouse::client
 
 #endif  // GATEHOUSE_CLIENT_PAGE_REPORT_PAGE_H_

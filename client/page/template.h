@@ -4,8 +4,10 @@
 namespace gatehouse::client {
 
 // report.html with its styles and scripts in it, and "{{report}}" where a report's JSON
-// goes; embed.cmake writes the definition.
+// goes; embed.cmake writes the definitions.
 extern const char kReportPageTemplate[];
+// The same with live.js, which may ask the page's own server.
+extern const char kLivePageTemplate[];
 
 }  // namespace gatehouse::client
 

@@ -187,7 +187,12 @@ def shown_columns(table):
     return [n for n in names if not (n.endswith(("_low", "_high")) and n.rsplit("_", 1)[0] in names)]
 
 
-class Pages(unittest.TestCase):
+def watched(page, probe):
+    """The page with the watch after its policy, which then governs the watch too, and before its first element."""
+    return page.replace('<link rel="icon"', WATCH + '<link rel="icon"', 1).replace("</body>", probe + "</body>", 1)
+
+
+class PageTest(unittest.TestCase):
     browser = None
     maxDiff = None
 
@@ -210,11 +215,12 @@ class Pages(unittest.TestCase):
     def ask(self, report, probe=LOOK, width=1280, before=""):
         """The probe's answer in the page of the report."""
         page = self.page_of(report)
-        text = page.read_text(encoding="utf-8")
-        # After the page's policy, which then governs the watch too, and before its first element.
-        text = text.replace('<link rel="icon"', WATCH + '<link rel="icon"', 1).replace("</body>", before + ASK % probe + "</body>", 1)
-        page.write_text(text, encoding="utf-8")
-        dom = run_browser(self.browser, self.folder, f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom", page.as_uri())
+        page.write_text(watched(page.read_text(encoding="utf-8"), before + ASK % probe), encoding="utf-8")
+        return self.answer_of(page.as_uri(), width)
+
+    def answer_of(self, address, width=1280, budget=3000):
+        """What the page at the address, which holds a probe, says."""
+        dom = run_browser(self.browser, self.folder, f"--window-size={width},900", f"--virtual-time-budget={budget}", "--dump-dom", address)
         answer = re.search(r'<pre id="answer">(.*?)</pre>', dom, re.S)
         self.assertIsNotNone(answer, "the page did not come to an end")
         answer = json.loads(html.unescape(answer.group(1)))
@@ -224,6 +230,8 @@ class Pages(unittest.TestCase):
     def assert_quiet(self, answer):
         self.assertEqual((answer["blocked"], answer["loaded"], answer["alerts"]), ([], [], 0))
 
+
+class Pages(PageTest):
     def test_shows_every_plot_and_every_table(self):
         answer = self.ask(EXAMPLE)
         self.assert_quiet(answer)
@@ -346,10 +354,15 @@ class Pages(unittest.TestCase):
             self.assertNotIn("Copy as CSV", text)
 
 
-if __name__ == "__main__":
-    RENDER, EXAMPLE = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))
-    Pages.browser, reason = find_browser()
-    if Pages.browser is None:
+def run_tests(arguments):
+    """Runs the tests of the program where a browser starts."""
+    PageTest.browser, reason = find_browser()
+    if PageTest.browser is None:
         print(f"skipped: {reason}")
         sys.exit(77)
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    unittest.main(argv=[sys.argv[0], *arguments])
+
+
+if __name__ == "__main__":
+    RENDER, EXAMPLE = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))
+    run_tests(sys.argv[3:])

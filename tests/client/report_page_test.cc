@@ -75,6 +75,18 @@ TEST(ReportPage, NeverTakesTextForMarkup) {
                         std::regex(R"(innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function)")));
 }
 
+TEST(LivePage, MayAskItsOwnServerAndNobodyElse) {
+  const std::string page = RenderLivePage(R"({"title": "</script>"})");
+  EXPECT_THAT(page, HasSubstr("img-src data:; connect-src 'self'; base-uri 'none'"));
+  EXPECT_THAT(page, HasSubstr("fetch('trace'"));
+  EXPECT_THAT(page, Not(HasSubstr("{{")));
+  EXPECT_EQ(Count(page, "</script"), 2);
+  EXPECT_EQ(Count(page, "://"), 1);
+  EXPECT_FALSE(
+      std::regex_search(page, std::regex(R"(innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b)")));
+  EXPECT_THAT(RenderReportPage("{}"), Not(HasSubstr("connect-src")));
+}
+
 TEST(ReportPage, TakesAnyText) {
   EXPECT_THAT(RenderReportPage(""), HasSubstr("id=\"report\"></script>"));
   EXPECT_EQ(Count(RenderReportPage("no JSON </script> at all"), "</script"), 2);
