@@ -229,6 +229,10 @@ std::vector<v1::ActivationCapture> InterventionFlags::Captures() const {
   if (captures_.empty() != capture_out_.empty()) {
     throw CLI::ValidationError("--capture and --capture-out go together", CLI::ExitCodes::RequiredError);
   }
+  if (!capture_out_.empty()) {
+    const absl::Status writable = CheckWritable(capture_out_);
+    if (!writable.ok()) throw CLI::ValidationError("--capture-out", std::string(writable.message()));
+  }
   std::vector<v1::ActivationCapture> captures;
   for (const std::string& text : captures_) captures.push_back(OrUsageError("--capture", ParseCapture(text)));
   return captures;

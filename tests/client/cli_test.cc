@@ -387,8 +387,9 @@ TEST(Generate, PrintsOneJsonObjectOfTheDocumentedShape) {
       {"id": 7, "text": "�\u001b[2J", "raw": "qhtbMko=", "logprob": -0.7,
        "top": [{"id": 5, "text": " a", "raw": "IGE=", "logprob": -0.1}]}],
     "routing": {"linear_fraction": 0.375, "decisions": 8, "linear_decisions": 3, "ladder_decisions": 0,
-                "mlp_work_saved": 0.0, "calibration": "cal", "notes": ["no layer is gateable: ran in full"],
-                "layers": [{"layer": 0, "full_tokens": 5, "linear_tokens": 3, "ladder_tokens": 0}]},
+                "skip_decisions": 0, "mlp_work_saved": 0.0, "calibration": "cal",
+                "notes": ["no layer is gateable: ran in full"],
+                "layers": [{"layer": 0, "full_tokens": 5, "linear_tokens": 3, "ladder_tokens": 0, "skip_tokens": 0}]},
     "timing": {"queue_seconds": 0.0, "prefill_seconds": 0.0125, "decode_seconds": 0.5}})"));
   EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1);
   EXPECT_EQ(run.err, "");
