@@ -113,7 +113,7 @@ CalibrationData CalibrationOf(const TrainableModel& model, CalibrationInfo info)
     const TrainableModel::Layer& trained = model.layer(layer);
     const bool linear = trained.mode == TrainableModel::Mode::kLinear;
     CalibrationData::Layer tensors = {
-        at::zeros({d, d}), at::zeros({d}), at::zeros({d}), at::full({1}, linear ? kAlways : -kAlways), {}, {}, {}};
+        at::zeros({d, d}), at::zeros({d}), at::zeros({d}), at::full({1}, linear ? kAlways : -kAlways), {}, {}, {}, {}};
     if (trained.surrogate.weight.defined()) {
       tensors.surrogate_weight = cpu(trained.surrogate.weight);
       tensors.surrogate_bias = cpu(trained.surrogate.bias);
