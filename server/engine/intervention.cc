@@ -55,7 +55,7 @@ struct ChangeChecks {
       if (std::isfinite(change.value)) return absl::OkStatus();
       return Invalid(StrCat(field, change.kind == NeuronChange::Kind::kScale ? ".scale" : ".set"), "is not finite");
     }
-    return ForLayers("mean activations, which calibrations made from now on have", ".neurons.mean",
+    return ForLayers("mean activations (a new calibration has them)", ".neurons.mean",
                      [](const LayerCalibration& layer) { return layer.neuron_means; });
   }
   absl::Status operator()(const ZeroMlp&) const { return absl::OkStatus(); }

@@ -76,9 +76,9 @@ struct RoutingReport {
 
 // Activations to send, of these layers (none: all) and positions (none: all).
 struct ActivationCapture {
-  std::vector<int> layers;
+  std::vector<int> layers = {};
   ActivationSite site = ActivationSite::kResidualPre;
-  std::vector<int> positions;
+  std::vector<int> positions = {};
 };
 
 // What was captured at one site of one layer.

@@ -56,7 +56,8 @@ absl::StatusOr<std::shared_ptr<const Calibration>> RandomCalibration(Engine& eng
                            .gate_bias = at::zeros({1}),
                            .ladder_weight = at::randn({info.d_model, info.d_model}, generator).mul_(0.1 * scale),
                            .ladder_bias = at::zeros({info.d_model}),
-                           .ladder_neurons = at::arange(ladder_neurons, at::kLong)});
+                           .ladder_neurons = at::arange(ladder_neurons, at::kLong),
+                           .neuron_mean = {}});
   }
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("gatehouse-bench-", getpid(), ".safetensors")).string();
