@@ -113,6 +113,11 @@ void AddNetworkFlags(CLI::App& app, ServerFlags& flags) {
       ->capture_default_str()
       ->type_name("HOST:PORT")
       ->group(group);
+  app.add_option("--page-listen", flags.page_listen,
+                 "Serve the live page here, where a browser watches a generation; a port alone is on the loopback "
+                 "(default: no page)")
+      ->type_name("[HOST:]PORT")
+      ->group(group);
 }
 
 void AddLoadFlags(CLI::App& app, ServerFlags& flags) {

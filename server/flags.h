@@ -19,6 +19,7 @@ struct ServerFlags {
 
   std::string listen = "127.0.0.1:50151";
   std::string metrics_listen = "127.0.0.1:9464";
+  std::string page_listen;  // empty: no live page
 
   int max_running = 32;
   int max_waiting = 256;

@@ -16,6 +16,8 @@
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/flags.h"
+#include "server/page/host_check.h"
+#include "server/page/page_server.h"
 #include "server/rpc/server.h"
 #include "server/serving/model_catalog.h"
 #include "server/serving/operations.h"
@@ -76,14 +78,27 @@ std::string Address(const std::string& text, int port) {
   return address.ToString();
 }
 
+absl::StatusOr<std::unique_ptr<PageServer>> StartPage(const ServerFlags& flags, RpcServer& server) {
+  if (flags.page_listen.empty()) return nullptr;
+  PageServerOptions options;
+  options.listen = flags.page_listen;
+  return PageServer::Start(client::Client::OnChannel(server.InProcessChannel()), options);
+}
+
 // The one line on stdout that scripts wait for.
 void AnnounceReady(const ServerFlags& flags, const RpcServer& server, const MetricsServer& metrics_server,
-                   const ModelCatalog& catalog) {
+                   const PageServer* page, const ModelCatalog& catalog) {
   std::string models;
   for (const ServedModel* const model : catalog.models()) models += (models.empty() ? "" : ", ") + model->name;
-  std::printf("gatehouse-server ready: listening on %s, metrics on %s, models %s\n",
+  std::string page_text;
+  if (page != nullptr) {
+    ListenAddress address = *ParsePageListen(flags.page_listen);
+    address.port = static_cast<uint16_t>(page->port());
+    page_text = StrCat(", page on http://", address.ToString(), "/");
+  }
+  std::printf("gatehouse-server ready: listening on %s, metrics on %s%s, models %s\n",
               Address(flags.listen, server.port()).c_str(),
-              Address(flags.metrics_listen, metrics_server.port()).c_str(), models.c_str());
+              Address(flags.metrics_listen, metrics_server.port()).c_str(), page_text.c_str(), models.c_str());
   std::fflush(stdout);
 }
 
@@ -91,6 +106,7 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
   // An address that is no address is said before the models load.
   GH_RETURN_IF_ERROR(ParseListenAddress(flags.listen).status());
   GH_RETURN_IF_ERROR(ParseListenAddress(flags.metrics_listen).status());
+  if (!flags.page_listen.empty()) GH_RETURN_IF_ERROR(ParsePageListen(flags.page_listen).status());
   GH_RETURN_IF_ERROR(MakeDirectories(flags.state_dir));
   ModelCatalog catalog;
   GH_RETURN_IF_ERROR(LoadModels(flags, catalog));
@@ -113,8 +129,13 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
     metrics.SetScheduler(nullptr);
     return server.status();
   }
+  const auto page = StartPage(flags, **server);
+  if (!page.ok()) {
+    metrics.SetScheduler(nullptr);
+    return page.status();
+  }
   signals.Arm();
-  AnnounceReady(flags, **server, *metrics_server, catalog);
+  AnnounceReady(flags, **server, *metrics_server, page->get(), catalog);
   signals.Wait();
 
   LogInfo("shutting down: a second signal exits at once");

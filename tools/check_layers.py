@@ -19,13 +19,15 @@ LAYERS = {
     "server/serving": ("server/base", "server/tokenizer", "server/engine"),
     "server/telemetry": ("server/base", "server/serving", "server/engine"),
     "server/rpc": ("server/base", "server/serving", "server/engine", "server/tokenizer", "gatehouse/v1"),
+    "server/page": ("server/base", "client", "gatehouse/v1"),
     "client": ("gatehouse/v1",),
 }
 # Headers of libraries that only some folders may include.
 LIBRARIES = {
     "torch": (re.compile(r"^(torch|ATen|c10|caffe2)/"), ("server/engine", "tests/engine", "tests/support", "tests/bench")),
     "protobuf and gRPC": (re.compile(r"^(google/protobuf|grpcpp|grpc|gatehouse/v1)/"),
-                          ("server/rpc", "server/main.cc", "client", "tests/rpc", "tests/client", "tests/integration", "tests/support", "tests/bench")),
+                          ("server/rpc", "server/page", "server/main.cc", "client", "tests/rpc", "tests/client", "tests/page", "tests/integration", "tests/support", "tests/bench")),
+    "civetweb": (re.compile(r"^civetweb"), ("server/page",)),
     "prometheus-cpp": (re.compile(r"^prometheus/"), ("server/telemetry", "tests/telemetry")),
 }
 INCLUDE = re.compile(r'^#include [<"]([^>"]+)[>"]', re.MULTILINE)

@@ -50,6 +50,7 @@ class Server final : public RpcServer {
   absl::Status Listen();
 
   int port() const override { return port_; }
+  std::shared_ptr<grpc::Channel> InProcessChannel() override { return server_->InProcessChannel({}); }
   int calls_in_work() const override { return slots_.taken(); }
   void StopServing() override { health_->StopServing(); }
   void Shutdown(absl::Time deadline) override {

@@ -8,6 +8,10 @@
 #include "absl/time/time.h"
 #include "server/rpc/stream_writer.h"
 
+namespace grpc {
+class Channel;
+}
+
 namespace gatehouse {
 
 class ModelCatalog;
@@ -52,6 +56,8 @@ class RpcServer {
   virtual ~RpcServer() = default;
 
   virtual int port() const = 0;
+  // A channel to this server within the process, for as long as it serves.
+  virtual std::shared_ptr<grpc::Channel> InProcessChannel() = 0;
   // Calls whose handler is at work.
   virtual int calls_in_work() const = 0;
 

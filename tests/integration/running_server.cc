@@ -77,6 +77,7 @@ RunningServer::RunningServer(const std::vector<std::string>& flags) {
   }
   address_ = match[1];
   metrics_ = match[2];
+  if (std::regex_search(line, match, std::regex("page on http://\\S+:(\\d+)/"))) page_port_ = std::stoi(match[1]);
 }
 
 std::unique_ptr<Process> RunningServer::Start(std::vector<std::string> arguments) const {

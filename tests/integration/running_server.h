@@ -40,6 +40,8 @@ class RunningServer {
 
   const std::string& address() const { return address_; }
   Process& process() { return *process_; }
+  // Of the live page, where there is one.
+  int page_port() const { return page_port_; }
 
   // `gatehouse ARGUMENTS`, started or run to its end.
   std::unique_ptr<Process> Start(std::vector<std::string> arguments) const;
@@ -60,6 +62,7 @@ class RunningServer {
  private:
   std::unique_ptr<Process> process_;
   std::string address_, metrics_;
+  int page_port_ = 0;
 };
 
 }  // namespace gatehouse::testing
