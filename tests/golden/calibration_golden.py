@@ -5,8 +5,8 @@
 
 Same tokens, same blocks, nothing else shared: surrogates are fitted anew (predictions to
 1e-3 of the outputs' size), R² and percentiles to 1e-4, the cross-entropies of a linear layer
-to 1e-4 nats, firing rates exactly but for neurons within 1e-5 of the threshold, and, where
-scikit-learn is importable, the gate.  Exits with 77 (skipped) where a package is absent.
+to 1e-4 nats, firing rates exactly but for neurons within 1e-5 of the threshold, mean
+activations to 1e-4, and, where scikit-learn is importable, the gate.  Exits with 77 (skipped) where a package is absent.
 """
 import argparse
 import json
@@ -179,7 +179,9 @@ def check_layer(checks, reference, splits, full, seen, layer, tensors, info):
     for kind in ("consensus", "exception", "gateway"):
         check_neurons(checks, f"layer {layer} {kind}", info[kind], fired, high, low)
 
-    x, y, _ = seen["gate"]
+    x, y, on = seen["gate"]
+    mean = on.reshape(*x.shape[:2], -1)[kept(y, limit)].astype(np.float64).mean(0)
+    checks.near(f"layer {layer} mean activations", np.abs(tensors[f"layers.{layer}.neuron_mean"] - mean).max(), 0, 1e-4)
     used = kept(y, limit)[:, :-1]
     delta = (reference.cross_entropy(splits["gate"], layer, surrogate) - full["gate"])[used]
     check_gate(checks, layer, tensors, x[:, :-1][used], delta)

@@ -54,6 +54,42 @@ def logprobs(directory, ids, dtype="float32"):
     return scores.gather(1, tokens[0, 1:, None])[:, 0].tolist()
 
 
+SITES = ("residual_pre", "attention_out", "mlp_in", "neurons", "mlp_out", "residual_post")
+
+
+def activations(directory, ids):
+    """What hooks see at each site of each layer: [layer][site] of [tokens, width], float32."""
+    import torch
+    import transformers
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    if model.config.model_type == "gpt2":
+        parts = [(block, block.attn, block.mlp, block.mlp.c_proj) for block in model.transformer.h]
+    elif model.config.model_type == "gpt_neox":
+        parts = [(block, block.attention, block.mlp, block.mlp.dense_4h_to_h) for block in model.gpt_neox.layers]
+    else:
+        parts = [(block, block.self_attn, block.mlp, block.mlp.down_proj) for block in model.model.layers]
+    found = [{} for _ in parts]
+
+    def keep(layer, site, value):
+        found[layer][site] = (value[0] if isinstance(value, tuple) else value).reshape(len(ids), -1)
+
+    for layer, (block, attention, mlp, down) in enumerate(parts):
+        def before(site, layer=layer):
+            return lambda module, arguments: keep(layer, site, arguments)
+
+        def after(site, layer=layer):
+            return lambda module, arguments, output: keep(layer, site, output)
+        block.register_forward_pre_hook(before("residual_pre"))
+        attention.register_forward_hook(after("attention_out"))
+        mlp.register_forward_pre_hook(before("mlp_in"))
+        down.register_forward_pre_hook(before("neurons"))
+        mlp.register_forward_hook(after("mlp_out"))
+        block.register_forward_hook(after("residual_post"))
+    with torch.inference_mode():
+        model(torch.tensor([ids]))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("make", "logprobs"))
