@@ -36,4 +36,12 @@ std::optional<int64_t> AvailableMemory(const std::string& proc, const std::strin
   return available;
 }
 
+std::optional<int64_t> TotalMemory(const std::string& proc, const std::string& cgroup) {
+  std::optional<int64_t> total = NumberIn(proc + "/meminfo", "MemTotal:");
+  if (total) *total *= 1024;
+  const std::optional<int64_t> limit = NumberIn(cgroup + "/memory.max", "");
+  if (limit) total = std::min(total.value_or(*limit), *limit);
+  return total;
+}
+
 }  // namespace gatehouse

@@ -1,8 +1,10 @@
 #include <ATen/Context.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "server/base/memory.h"
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/calibrate.h"
@@ -127,6 +129,27 @@ ModelInfo Describe(const ModelWeights& model, const EngineOptions& options, at::
   return info;
 }
 
+// Before the weights are read, so that what is too much is said at once.  On a CPU the system
+// hands out memory that it does not have, up to a point: what the machine cannot have at all
+// is refused here.
+absl::StatusOr<std::unique_ptr<KvCache>> ReserveCache(const std::string& directory, at::ScalarType dtype,
+                                                      at::Device device, int64_t bytes) {
+  GH_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
+  const std::string asked = StrCat("--kv-memory-mb asks for ", bytes >> 20, " MiB for keys and values");
+  const std::optional<int64_t> total = device.is_cpu() ? TotalMemory() : std::nullopt;
+  if (total && bytes > *total) {
+    return absl::ResourceExhaustedError(StrCat(asked, ", this machine has ", *total >> 20, " MiB of memory"));
+  }
+  std::unique_ptr<KvCache> cache;
+  const absl::Status status = AtTorchBoundary([&]() -> absl::Status {
+    GH_ASSIGN_OR_RETURN(cache, KvCache::Create(config, dtype, device, bytes));
+    return absl::OkStatus();
+  });
+  if (absl::IsResourceExhausted(status)) return Annotate(status, StrCat(asked, ", which there are not"));
+  if (!status.ok()) return status;
+  return cache;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const std::string& directory, const EngineOptions& options) {
@@ -135,8 +158,8 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const std::string& directory,
     GH_ASSIGN_OR_RETURN(const at::Device device, FindDevice(options.device));
     GH_ASSIGN_OR_RETURN(const at::ScalarType dtype, FindDtype(options.dtype));
     GH_ASSIGN_OR_RETURN(std::unique_ptr<Kernels> kernels, MakeKernels(options.kernels, device, dtype));
+    GH_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, ReserveCache(directory, dtype, device, options.kv_bytes));
     GH_ASSIGN_OR_RETURN(ModelWeights model, LoadModelWeights(directory, dtype, device));
-    GH_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(model.config, dtype, device, options.kv_bytes));
     ModelInfo info = Describe(model, options, device, *kernels);
     engine = std::make_unique<EngineImpl>(std::move(info), std::move(model), std::move(kernels), std::move(cache));
     return absl::OkStatus();

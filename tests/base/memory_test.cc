@@ -41,5 +41,15 @@ TEST_F(MemoryTest, IsWhatTheSystemOrTheContainerLeaves) {
   EXPECT_EQ(AvailableMemory(folder_, folder_), 0);
 }
 
+TEST_F(MemoryTest, InAllIsWhatTheSystemHasOrTheContainerMayTake) {
+  EXPECT_EQ(TotalMemory(folder_, folder_), std::nullopt);
+  Write("meminfo", "MemTotal:  4000 kB\nMemFree:  10 kB\nMemAvailable:  3000 kB\n");
+  EXPECT_EQ(TotalMemory(folder_, folder_), 4000 * 1024);
+  Write("memory.max", "max\n");
+  EXPECT_EQ(TotalMemory(folder_, folder_), 4000 * 1024);
+  Write("memory.max", "1000000\n");
+  EXPECT_EQ(TotalMemory(folder_, folder_), 1000000);
+}
+
 }  // namespace
 }  // namespace gatehouse::testing

@@ -136,10 +136,12 @@ class BadModel : public ::testing::Test {
   void SetUp() override { std::filesystem::copy(ModelDirectory(), model(), std::filesystem::copy_options::recursive); }
   std::filesystem::path model() const { return folder_.path() / "model"; }
   // The server refuses to start and says why on one line.
-  void ExpectRefusal(const std::string& message) const {
-    const Finished server =
-        RunToEnd({Program("gatehouse-server"), "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
-                  "--state-dir", folder_.path() / "state", "--model", "broken=" + model().string()});
+  void ExpectRefusal(const std::string& message, const std::vector<std::string>& flags = {}) const {
+    std::vector<std::string> command = {Program("gatehouse-server"), "--listen",    "127.0.0.1:0",
+                                        "--metrics-listen",          "127.0.0.1:0", "--state-dir",
+                                        folder_.path() / "state",    "--model",     "broken=" + model().string()};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Finished server = RunToEnd(command);
     EXPECT_EQ(server.exit_code, 1) << server.err;
     EXPECT_EQ(server.out, "");
     EXPECT_THAT(server.err, HasSubstr("broken"));
@@ -174,6 +176,12 @@ TEST_F(BadModel, ADamagedDescriptionIsNamed) {
   config["model_type"] = "no_such_architecture";
   std::ofstream(model() / "config.json") << config;
   ExpectRefusal("no_such_architecture");
+}
+
+TEST_F(BadModel, MoreMemoryForKeysAndValuesThanThereIsIsRefusedBeforeTheWeightsAreRead) {
+  std::filesystem::remove(model() / "model.safetensors");
+  ExpectRefusal("--kv-memory-mb asks for 16777216 MiB for keys and values, this machine has ",
+                {"--kv-memory-mb", "16777216"});
 }
 
 TEST_F(BadModel, ADirectoryThatIsNotThereIsNamed) {
