@@ -2,6 +2,7 @@
 //   {"op": "describe"}
 //   {"op": "score", "ids": [...], "gating": "full|linear|gated", "threshold": 0.5, "chunk": 256}
 //   {"op": "greedy", "ids": [...], "n": 32}
+//   {"op": "capture", "ids": [...], "chunk": 256}: every site of every layer, row-major [tokens, width]
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -97,6 +98,35 @@ absl::StatusOr<json> Greedy(Engine& engine, const json& request, const RoutingPo
   return json{{"ids", out}};
 }
 
+absl::StatusOr<json> Capture(Engine& engine, const json& request, const RoutingPolicy& policy) {
+  const char* const kNames[] = {"residual_pre", "attention_out", "mlp_in", "neurons", "mlp_out", "residual_post"};
+  const auto ids = request["ids"].get<std::vector<int32_t>>();
+  std::vector<CaptureSite> captures;
+  json activations = json::array();
+  for (int layer = 0; layer < engine.info().layers; ++layer) {
+    for (int site = 0; site < 6; ++site) {
+      captures.push_back({layer, static_cast<ActivationSite>(site), {}});
+      activations.push_back({{"layer", layer}, {"site", kNames[site]}, {"values", json::array()}});
+    }
+  }
+  GH_ASSIGN_OR_RETURN(const SequenceId id, engine.Open(static_cast<int>(ids.size())));
+  const OpenSequence sequence(engine, id);
+  const size_t chunk = request.value("chunk", 256);
+  for (size_t first = 0; first < ids.size(); first += chunk) {
+    Row row;
+    row.sequence = id;
+    row.tokens = std::span(ids).subspan(first, std::min(chunk, ids.size() - first));
+    row.policy = &policy;
+    row.captures = captures;
+    GH_ASSIGN_OR_RETURN(const RowResult result, StepOne(engine, row));
+    for (size_t i = 0; i < captures.size(); ++i) {
+      json& values = activations[i]["values"];
+      for (const float value : result.captured[i].values) values.push_back(value);
+    }
+  }
+  return json{{"activations", std::move(activations)}};
+}
+
 absl::StatusOr<json> Answer(Engine& engine, const json& request, std::shared_ptr<const Calibration> calibration) {
   const std::string op = request.value("op", "");
   if (op == "describe") {
@@ -114,6 +144,7 @@ absl::StatusOr<json> Answer(Engine& engine, const json& request, std::shared_ptr
   GH_ASSIGN_OR_RETURN(const RoutingPolicy policy, PolicyOf(request, engine, std::move(calibration)));
   if (op == "score") return Score(engine, request, policy);
   if (op == "greedy") return Greedy(engine, request, policy);
+  if (op == "capture") return Capture(engine, request, policy);
   return absl::InvalidArgumentError(StrCat("unknown op \"", op, "\""));
 }
 

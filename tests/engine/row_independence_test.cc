@@ -22,6 +22,8 @@ struct Request {
   const RoutingPolicy* policy = nullptr;
   SamplingParams sampling;
   RecordRequest records;
+  std::shared_ptr<const InterventionPlan> interventions;
+  std::vector<CaptureSite> captures;
 };
 
 // All numbers a request was answered with.
@@ -29,8 +31,9 @@ struct Answer {
   std::vector<int32_t> ids;
   std::vector<float> logprobs;
   std::vector<float> margins;
-  std::vector<float> norms;
-  std::vector<uint32_t> linear_tokens, ladder_tokens;
+  std::vector<float> norms, probabilities, captured;
+  std::vector<int16_t> levels;
+  std::vector<uint32_t> linear_tokens, ladder_tokens, skip_tokens;
 
   bool operator==(const Answer&) const = default;
 };
@@ -44,6 +47,11 @@ void Append(const RowResult& result, Answer& answer) {
   }
   for (const float margin : result.records.gate_margin) answer.margins.push_back(margin == margin ? margin : -9);
   for (const float norm : result.records.output_norm) answer.norms.push_back(norm);
+  const auto append = [](const auto& values, auto& all) { all.insert(all.end(), values.begin(), values.end()); };
+  append(result.records.gate_probability, answer.probabilities);
+  append(result.records.level, answer.levels);
+  for (const CapturedSite& captured : result.captured) append(captured.values, answer.captured);
+  append(result.skip_tokens, answer.skip_tokens);
   answer.linear_tokens.insert(answer.linear_tokens.end(), result.linear_tokens.begin(), result.linear_tokens.end());
   answer.ladder_tokens.insert(answer.ladder_tokens.end(), result.ladder_tokens.begin(), result.ladder_tokens.end());
 }
@@ -68,6 +76,8 @@ std::vector<Answer> RunTogether(TestEngine& engine, const std::vector<Request>& 
       rows[i].sampling = &samplers[i];
       rows[i].top_alternatives = 3;
       rows[i].records = requests[i].records;
+      rows[i].interventions = requests[i].interventions.get();
+      rows[i].captures = requests[i].captures;
     }
     const std::vector<RowResult> results = engine.decoder().Step(rows);
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -96,14 +106,14 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Each row's tokens and numbers are the bits of its solo run, whatever runs beside it:
-// other policies (all three paths), other calibrations, prefills long and short, records.  Also N12: the
-// same seed gives the same draws alone, again, and with seven others.
-TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongSevenOthers) {
+// other policies (all paths), other calibrations, prefills long and short, records, interventions and captures.  Also
+// N12: the same seed gives the same draws alone, again, and with others.
+TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongOthers) {
   TestEngine engine(MakeTestModel({.architecture = std::get<0>(GetParam()), .dtype = std::get<1>(GetParam())}),
                     std::get<2>(GetParam()));
   const auto calibration = MakeTestCalibration(engine.model(), {});
   const auto other = MakeTestCalibration(engine.model(), {.sink_positions = 1, .seed = 20, .gate_bias = 0.5f});
-  GatingRequest linear, ladder, gated, mixed;
+  GatingRequest linear, ladder, gated, mixed, quorum;
   linear.mode = GatingMode::kLinear;
   ladder.mode = GatingMode::kLadder;
   gated.mode = mixed.mode = GatingMode::kGated;
@@ -112,13 +122,18 @@ TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongSevenOthers) {
   mixed.threshold = 0.4f;
   mixed.layer_thresholds = {{1, 0.6f}};
   mixed.layers = {0, 1};
+  quorum.mode = GatingMode::kQuorum;
+  quorum.quorum = 3;
+  quorum.quorum_path = MlpPath::kSkip;
   const std::vector<RoutingPolicy> policies = {
       RoutingPolicy::Full(InfoOf(engine.model())),    MakePolicy(engine.model(), linear, calibration),
       MakePolicy(engine.model(), gated, calibration), MakePolicy(engine.model(), gated, other),
       MakePolicy(engine.model(), mixed, other),       RoutingPolicy::Full(InfoOf(engine.model()), other),
-      MakePolicy(engine.model(), ladder, other),      MakePolicy(engine.model(), mixed, calibration)};
+      MakePolicy(engine.model(), ladder, other),      MakePolicy(engine.model(), mixed, calibration),
+      MakePolicy(engine.model(), quorum, other),      RoutingPolicy::Full(InfoOf(engine.model()), calibration),
+      MakePolicy(engine.model(), gated, calibration)};
   std::vector<Request> requests(policies.size());
-  const std::vector<int> lengths = {1, 40, 16, 17, 9, 30, 2, 5};
+  const std::vector<int> lengths = {1, 40, 16, 17, 9, 30, 2, 5, 12, 8, 21};
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].prompt = RandomTokens(engine.model(), lengths[i], 100 + i);
     requests[i].policy = &policies[i];
@@ -126,7 +141,19 @@ TEST_P(RowsOf, HaveTheBitsOfTheirSoloRunAmongSevenOthers) {
     requests[i].sampling.seed = i / 2;
     requests[i].records.routing = true;
     requests[i].records.nonlinearity = requests[i].records.consensus = i % 2 == 1;
+    requests[i].records.gate = i % 4 == 3;
   }
+  const auto plan = [&](std::vector<Intervention> interventions) {
+    return InterventionPlan::Create(std::move(interventions), InfoOf(engine.model()), calibration).value();
+  };
+  const std::vector<float> vector(engine.model().config.d_model, 0.3f);
+  requests[2].interventions =
+      plan({{{0, 1}, {}, NeuronChange{{5, 9}, NeuronChange::Kind::kMean}}, {{2}, {3, 17}, ZeroMlp{}}});
+  requests[7].interventions = plan({{{1}, {}, NeuronChange{{8}, NeuronChange::Kind::kScale, 3}}});
+  requests[9].interventions =
+      plan({{{1}, {2, 10}, Patch{ActivationSite::kResidualPre, vector}}, {{2}, {}, ForcePath{MlpPath::kLinear}}});
+  requests[6].captures = {{1, ActivationSite::kNeurons, {}}, {0, ActivationSite::kMlpOut, {0, 5}}};
+  requests[10].captures = {{2, ActivationSite::kNeurons, {}}, {1, ActivationSite::kAttentionOut, {}}};
   const std::vector<Answer> together = RunTogether(engine, requests, 12);
   for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(RunTogether(engine, {requests[i]}, 12).front(), together[i]) << "request " << i;

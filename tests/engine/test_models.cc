@@ -104,7 +104,7 @@ ModelWeights MakeTestModel(const TestModelOptions& options) {
 
 CalibrationData MakeTestCalibrationData(const ModelWeights& model, const TestCalibrationOptions& options) {
   const ModelConfig& config = model.config;
-  RandomTensors random(options.seed), random_ladders(options.seed + 1000);
+  RandomTensors random(options.seed), random_ladders(options.seed + 1000), random_means(options.seed + 2000);
   std::mt19937_64 engine(options.seed);
   CalibrationData data;
   data.info.name = "test";
@@ -122,6 +122,7 @@ CalibrationData MakeTestCalibrationData(const ModelWeights& model, const TestCal
     layer.surrogate_bias = surrogate.bias;
     layer.gate_weight = random.Normal({config.d_model}, 0.3);
     layer.gate_bias = at::full({1}, options.gate_bias);
+    layer.neuron_mean = random_means.Normal({config.d_mlp}, 1);
     for (int k = 0; k < 7; ++k) described.consensus.push_back({.neuron = static_cast<int>(engine() % config.d_mlp)});
     described.exception.push_back({.neuron = static_cast<int>(engine() % config.d_mlp)});
     if (options.ladder_neurons == 0) continue;
@@ -172,11 +173,13 @@ TestEngine::TestEngine(ModelWeights model, std::unique_ptr<Kernels> kernels, int
       decoder_(model_, *kernels_, *cache_) {}
 
 TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t>& tokens, const RoutingPolicy& policy,
-                                  std::vector<int> chunks, const RecordRequest& records) {
+                                  std::vector<int> chunks, const RecordRequest& records, const RowChanges& changes) {
   Run run;
-  for (auto* counts : {&run.linear_tokens, &run.ladder_tokens, &run.gated_tokens}) {
+  for (auto* counts :
+       {&run.linear_tokens, &run.ladder_tokens, &run.skip_tokens, &run.gated_tokens, &run.quorum_tokens}) {
     counts->assign(model_.config.layers, 0);
   }
+  run.captured.resize(changes.captures.size());
   std::vector<int32_t> targets(tokens.begin() + 1, tokens.end());
   targets.push_back(-1);
   size_t at = 0;
@@ -189,6 +192,9 @@ TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t
     row.targets = std::span<const int32_t>(targets).subspan(at, count);
     row.policy = &policy;
     row.records = records;
+    row.interventions = changes.interventions;
+    row.captures = changes.captures;
+    row.position_offset = changes.position_offset;
     RowResult result = StepOne(row);
     run.status = result.status;
     if (!run.status.ok()) return run;
@@ -196,7 +202,14 @@ TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t
     for (int layer = 0; layer < model_.config.layers; ++layer) {
       run.linear_tokens[layer] += result.linear_tokens[layer];
       run.ladder_tokens[layer] += result.ladder_tokens[layer];
+      run.skip_tokens[layer] += result.skip_tokens[layer];
       run.gated_tokens[layer] += result.gated_tokens[layer];
+      run.quorum_tokens[layer] += result.quorum_tokens[layer];
+    }
+    for (size_t i = 0; i < result.captured.size(); ++i) {
+      CapturedSite &from = result.captured[i], &to = run.captured[i];
+      to.positions.insert(to.positions.end(), from.positions.begin(), from.positions.end());
+      to.values.insert(to.values.end(), from.values.begin(), from.values.end());
     }
     run.records.push_back(std::move(result.records));
     at += count;
@@ -206,9 +219,9 @@ TestEngine::Run TestEngine::Score(SequenceId sequence, const std::vector<int32_t
 }
 
 TestEngine::Run TestEngine::Score(const std::vector<int32_t>& tokens, const RoutingPolicy& policy,
-                                  std::vector<int> chunks, const RecordRequest& records) {
+                                  std::vector<int> chunks, const RecordRequest& records, const RowChanges& changes) {
   const SequenceId sequence = Open();
-  Run run = Score(sequence, tokens, policy, std::move(chunks), records);
+  Run run = Score(sequence, tokens, policy, std::move(chunks), records, changes);
   cache_->Close(sequence);
   return run;
 }

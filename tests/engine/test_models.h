@@ -49,6 +49,13 @@ RoutingPolicy MakePolicy(const ModelWeights& model, const GatingRequest& request
 // Pseudo-random token ids of the model's vocabulary.
 std::vector<int32_t> RandomTokens(const ModelWeights& model, int count, uint64_t seed);
 
+// What rows change and capture.
+struct RowChanges {
+  const InterventionPlan* interventions = nullptr;
+  std::span<const CaptureSite> captures = {};
+  int position_offset = 0;
+};
+
 // A model with what runs it.
 class TestEngine {
  public:
@@ -68,15 +75,16 @@ class TestEngine {
   struct Run {
     absl::Status status;
     std::vector<float> logprobs;
-    std::vector<uint32_t> linear_tokens, ladder_tokens, gated_tokens;
-    std::vector<TokenRecords> records;  // of each piece
+    std::vector<uint32_t> linear_tokens, ladder_tokens, skip_tokens, gated_tokens, quorum_tokens;
+    std::vector<TokenRecords> records;   // of each piece
+    std::vector<CapturedSite> captured;  // of all pieces together
   };
   Run Score(SequenceId sequence, const std::vector<int32_t>& tokens, const RoutingPolicy& policy,
-            std::vector<int> chunks, const RecordRequest& records = {});
+            std::vector<int> chunks, const RecordRequest& records = {}, const RowChanges& changes = {});
 
   // Like Score, in a sequence of its own.
   Run Score(const std::vector<int32_t>& tokens, const RoutingPolicy& policy, std::vector<int> chunks,
-            const RecordRequest& records = {});
+            const RecordRequest& records = {}, const RowChanges& changes = {});
 
  private:
   const ModelWeights model_;
