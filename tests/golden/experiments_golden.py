@@ -40,6 +40,8 @@ class Reference(golden.Reference):
 
     def __init__(self, directory):
         super().__init__(directory)
+        tokenizer = os.path.join(directory, "tokenizer.json")
+        self.tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=tokenizer)
         base = self.model.base_model
         blocks = base.h if hasattr(base, "h") else base.layers
         self.norms = [getattr(block, "ln_2", None) or block.post_attention_layernorm for block in blocks]
@@ -269,12 +271,12 @@ CHECKS = {"linearization_cost": check_costs, "gate_sweep": check_gates, "routabi
           "no_fly": check_no_fly}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(kinds=CHECKS, description=__doc__, flags=()):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--probe", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--layers", default="0,5", help="which layers to compare")
-    parser.add_argument("--kinds", default=",".join(CHECKS))
+    parser.add_argument("--kinds", default=",".join(kinds))
     parser.add_argument("--source-dir", default=os.path.join(os.path.dirname(__file__), "..", ".."))
     args = parser.parse_args()
 
@@ -289,7 +291,8 @@ def main():
             tokens.astype("<i4").tofile(files[-1])
         for kind in args.kinds.split(","):
             command = [args.probe, args.model, kind, *files[:4 if kind == "no_fly" else 2],
-                       "--layers", ",".join(map(str, layers)), "--window-tokens", str(WINDOW), "--resamples", "200"]
+                       "--layers", ",".join(map(str, layers)), "--window-tokens", str(WINDOW), "--resamples", "200",
+                       *flags]
             if texts_ is None:
                 plans = os.path.join(directory, "splits")
                 command = command[:3] + files + command[3 + (4 if kind == "no_fly" else 2):] + ["--splits", plans]
@@ -301,7 +304,7 @@ def main():
                 with open(plans, encoding="utf-8") as file:
                     texts_ = [Text(reference, tokens, plan) for tokens, plan in zip(corpora, json.load(file))]
             print(f"-- {kind}")
-            CHECKS[kind](checks, reference, texts_, layers, result)
+            kinds[kind](checks, reference, texts_, layers, result)
     sys.exit(f"{checks.failed} checks failed" if checks.failed else 0)
 
 

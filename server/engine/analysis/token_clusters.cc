@@ -18,7 +18,7 @@
 namespace gatehouse {
 namespace {
 
-constexpr int kRestarts = 4;
+constexpr int kRestarts = 8;
 constexpr int kMostRounds = 100;
 constexpr size_t kCentral = 3;
 

@@ -3,15 +3,16 @@
 //
 //   experiment_probe MODEL_DIRECTORY KIND [--text FILE]... [--tokens FILE]... [--NAME VALUE]...
 //
-// KIND is linearization_cost, gate_sweep, routability or no_fly.  A token file holds
-// little-endian int32 ids.  Options: --layers 0,3, --fit-tokens, --gate-tokens,
-// --select-tokens, --report-tokens, --window-tokens, --resamples, --seed, and --splits FILE,
-// where the blocks of each corpus's splits go as JSON.
+// KIND is any experiment but training.  A token file holds little-endian int32 ids.  Options:
+// --layers 0,3, --fit-tokens, --gate-tokens, --select-tokens, --report-tokens,
+// --window-tokens, --resamples, --seed; --clusters and --components of the methods that have
+// them; and --splits FILE, where the blocks of each corpus's splits go as JSON.
 
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,7 @@ namespace {
 using Json = nlohmann::json;
 
 struct Arguments {
+  std::shared_ptr<const Tokenizer> tokenizer;
   ExperimentSpec spec;
   std::vector<Corpus> corpora;
   std::string splits;  // file
@@ -62,7 +64,9 @@ absl::StatusOr<Corpus> ReadCorpus(const std::string& path, const Tokenizer* toke
 absl::StatusOr<ExperimentMethod> Method(std::string_view kind) {
   for (const ExperimentMethod& method :
        {ExperimentMethod(LinearizationCostMethod{}), ExperimentMethod(GateSweepMethod{}),
-        ExperimentMethod(RoutabilityMethod{}), ExperimentMethod(NoFlyMethod{})}) {
+        ExperimentMethod(RoutabilityMethod{}), ExperimentMethod(NoFlyMethod{}), ExperimentMethod(NonlinearityMethod{}),
+        ExperimentMethod(PolynomialProbeMethod{}), ExperimentMethod(ConsensusMethod{}),
+        ExperimentMethod(AblationMethod{}), ExperimentMethod(QuorumMethod{})}) {
     if (ExperimentKind(method) == kind) return method;
   }
   return absl::InvalidArgumentError(StrCat("unknown kind: ", kind));
@@ -72,11 +76,13 @@ absl::StatusOr<Arguments> Read(const std::vector<std::string>& words) {
   Arguments arguments;
   ExperimentOptions& options = arguments.spec.options;
   GH_ASSIGN_OR_RETURN(arguments.spec.method, Method(words[1]));
-  GH_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(words[0] + "/tokenizer.json"));
+  GH_ASSIGN_OR_RETURN(arguments.tokenizer, Tokenizer::Load(words[0] + "/tokenizer.json"));
+  const Tokenizer* tokenizer = arguments.tokenizer.get();
+  arguments.spec.token_text = [tokenizer](int32_t token) { return std::string(tokenizer->TokenBytes(token)); };
   for (size_t i = 2; i + 1 < words.size(); i += 2) {
     const std::string &name = words[i], &value = words[i + 1];
     if (name == "--text" || name == "--tokens") {
-      GH_ASSIGN_OR_RETURN(Corpus corpus, ReadCorpus(value, name == "--text" ? tokenizer.get() : nullptr));
+      GH_ASSIGN_OR_RETURN(Corpus corpus, ReadCorpus(value, name == "--text" ? tokenizer : nullptr));
       arguments.corpora.push_back(std::move(corpus));
     } else if (name == "--splits") {
       arguments.splits = value;
@@ -94,6 +100,10 @@ absl::StatusOr<Arguments> Read(const std::vector<std::string>& words) {
       if (name == "--window-tokens") options.window_tokens = static_cast<int>(number);
       if (name == "--resamples") options.bootstrap_resamples = static_cast<int>(number);
       if (name == "--seed") options.seed = static_cast<uint64_t>(number);
+      const auto nonlinearity = std::get_if<NonlinearityMethod>(&arguments.spec.method);
+      if (name == "--clusters" && nonlinearity != nullptr) nonlinearity->clusters = static_cast<int>(number);
+      const auto polynomial = std::get_if<PolynomialProbeMethod>(&arguments.spec.method);
+      if (name == "--components" && polynomial != nullptr) polynomial->components = static_cast<int>(number);
     }
   }
   return arguments;
@@ -144,7 +154,7 @@ absl::Status Run(const std::vector<std::string>& words) {
   GH_ASSIGN_OR_RETURN(const ExperimentResult result,
                       RunExperiment(model, arguments.spec, arguments.corpora, "", progress, cancelled));
   std::fprintf(stderr, "\n%s\n", result.report.summary.c_str());
-  std::printf("%s\n", ToJson(result).dump().c_str());
+  std::printf("%s\n", ToJson(result).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   return absl::OkStatus();
 }
 
