@@ -57,6 +57,57 @@ TEST(RoutingPolicy, FullNeedsNoCalibration) {
   EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kFull, Rule::kFull, Rule::kFull));
 }
 
+// With 0, 2, 3 and 5 consensus neurons.
+std::shared_ptr<const Calibration> WithConsensus() {
+  CalibrationInfo info;
+  for (const size_t neurons : {0, 2, 3, 5}) info.layers.emplace_back().consensus.resize(neurons);
+  return std::make_shared<FakeCalibration>(info);
+}
+
+absl::StatusOr<RoutingPolicy> Quorum(int quorum, MlpPath path = MlpPath::kLinear, std::vector<int> layers = {}) {
+  GatingRequest request;
+  request.mode = GatingMode::kQuorum;
+  request.quorum = quorum;
+  request.quorum_path = path;
+  request.layers = std::move(layers);
+  return RoutingPolicy::Create(request, FourLayers(), WithConsensus());
+}
+
+TEST(RoutingPolicy, AQuorumIsForLayersWithEnoughConsensusNeurons) {
+  const auto policy = Quorum(3, MlpPath::kSkip);
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_THAT(RulesOf(*policy), ElementsAre(Rule::kFull, Rule::kFull, Rule::kQuorum, Rule::kQuorum));
+  EXPECT_FALSE(policy->all_full());
+  EXPECT_EQ(policy->quorum(), 3);
+  EXPECT_EQ(policy->quorum_path(), MlpPath::kSkip);
+  EXPECT_THAT(policy->notes(), IsEmpty());
+  const auto chosen = Quorum(2, MlpPath::kLinear, {1, 3});
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_THAT(RulesOf(*chosen), ElementsAre(Rule::kFull, Rule::kQuorum, Rule::kFull, Rule::kQuorum));
+  const auto none = Quorum(6);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->all_full());
+  EXPECT_THAT(none->notes(), ElementsAre("no layer has 6 consensus neurons: ran in full"));
+}
+
+TEST(RoutingPolicy, AQuorumOutOfItsBoundsIsRefused) {
+  const auto invalid = [](const char* message) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
+  };
+  EXPECT_THAT(Quorum(0), invalid("quorum is 0, must be in [1, 64]"));
+  EXPECT_THAT(Quorum(65), invalid("quorum is 65, must be in [1, 64]"));
+  EXPECT_THAT(Quorum(2, MlpPath::kLadder), invalid("quorum_path must be linear or skip"));
+  EXPECT_THAT(Quorum(3, MlpPath::kLinear, {3, 1}),
+              invalid("layers names layer 1, which has 2 consensus neurons, fewer than the quorum of 3"));
+  GatingRequest gated;
+  gated.mode = GatingMode::kGated;
+  gated.quorum = 2;
+  EXPECT_THAT(Create(gated), invalid("quorum is only for quorum mode"));
+  gated.quorum = 0;
+  gated.quorum_path = MlpPath::kSkip;
+  EXPECT_THAT(Create(gated), invalid("quorum_path is only for quorum mode"));
+}
+
 TEST(RoutingPolicy, AllModesButFullNeedACalibration) {
   for (const GatingMode mode : {GatingMode::kLinear, GatingMode::kGated, GatingMode::kLadder}) {
     GatingRequest request;
