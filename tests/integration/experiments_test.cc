@@ -109,6 +109,37 @@ TEST_F(Experiments, TheCostOfLayersComesBackAsAReportAPageAndArrays) {
   EXPECT_EQ(Content(fetched / "arrays.npz"), Content(npz));
 }
 
+TEST_F(Experiments, NonlinearityAndItsPolynomialsComeBackAsReportsAndArrays) {
+  const auto html = folder_.path() / "nonlinearity.html", npz = folder_.path() / "nonlinearity.npz";
+  const RunningServer server(Flags());
+  const auto result = server.Json(Experiment(
+      "nonlinearity", {"--layers", "1-2", "--clusters", "3", "--html", html.string(), "--npz", npz.string()}));
+  ASSERT_EQ(result["operation"]["state"], "succeeded") << result["operation"];
+  const auto& report = result["report"];
+  EXPECT_EQ(report["kind"], "nonlinearity");
+  EXPECT_EQ(Column(report, "layers", "layer"), nlohmann::json::parse("[1, 2]"));
+  for (size_t i = 0; i < 2; ++i) {
+    double before = 0;
+    for (const char* const name : {"p25", "p50", "p70", "p95"}) {
+      const double next = Column(report, "layers", name)[i];
+      EXPECT_GT(next, before) << name;
+      before = next;
+    }
+    EXPECT_GT(Column(report, "structure", "tokens")[i], 50);
+  }
+  EXPECT_EQ(Column(report, "regimes", "regime").size(), 8u);
+  EXPECT_THAT(Content(html), HasSubstr("How nonlinear each layer is"));
+  EXPECT_THAT(Content(npz), HasSubstr("score.1.npy"));
+
+  const auto probe =
+      server.Json(Experiment("polynomial", {"--layers", "2", "--components", "6", "--degrees", "2,3"}))["report"];
+  EXPECT_EQ(probe["kind"], "polynomial_probe");
+  EXPECT_EQ(Column(probe, "layers", "tokens"), nlohmann::json::parse(R"(["all", "without newlines"])"));
+  EXPECT_EQ(Column(probe, "products", "degree"), nlohmann::json::parse("[1, 2, 3, 1, 2, 3]"));
+  for (const auto& r2 : Column(probe, "products", "tuned_r2")) EXPECT_LE(r2, 1);
+  EXPECT_THAT(server.Run(Experiment("polynomial", {"--components", "120"})).err, HasSubstr("components is 120"));
+}
+
 TEST_F(Experiments, WhatCannotBeMeasuredIsAnError) {
   const RunningServer server(Flags());
   const auto error = server.Error(Experiment("cost", {"--layers", "0,64"}));
@@ -161,6 +192,31 @@ TEST_F(Experiments, ATrainingThatWasCancelledGoesOnAndItsModelCanBeServed) {
   EXPECT_EQ(server.Json({"generate", "-m", "trained", "--prompt", "The captain", "--max-tokens", "3",
                          "--ignore-eos"})["generated_tokens"],
             3);
+}
+
+TEST_F(Experiments, TheSuiteRunsEveryMethodOfTheDiscreteMlpAndKeepsItsReports) {
+  const RunningServer server(Flags());
+  const auto folder = folder_.path() / "suite";
+  const auto result = server.Json(Experiment("suite", {"--layers", "2", "--max-consensus", "2", "--bootstrap-resamples",
+                                                       "200", "--directory", folder.string()}));
+  const std::pair<const char*, const char*> kinds[] = {{"nonlinearity", "nonlinearity"},
+                                                       {"polynomial", "polynomial_probe"},
+                                                       {"consensus", "consensus"},
+                                                       {"ablation", "ablation"},
+                                                       {"quorum", "quorum"}};
+  ASSERT_EQ(result["experiments"].size(), std::size(kinds));
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    const auto& [name, kind] = kinds[i];
+    const auto& experiment = result["experiments"][i];
+    EXPECT_EQ(experiment["operation"]["state"], "succeeded") << experiment["operation"];
+    EXPECT_EQ(experiment["operation"]["kind"], kind);
+    EXPECT_EQ(nlohmann::json::parse(Content(folder / (std::string(name) + ".json"))), experiment["report"]);
+    EXPECT_THAT(Content(folder / (std::string(name) + ".html")),
+                HasSubstr(experiment["report"]["title"].get<std::string>()));
+  }
+  EXPECT_EQ(Column(result["experiments"][2]["report"], "arc", "layer"), nlohmann::json::parse("[2]"));
+  EXPECT_LE(Column(result["experiments"][2]["report"], "arc", "consensus")[0], 2);
+  EXPECT_EQ(Column(result["experiments"][3]["report"], "layers", "layer"), nlohmann::json::parse("[2]"));
 }
 
 TEST_F(Experiments, CtrlCCancelsAndLeavesNothingHalfWritten) {
