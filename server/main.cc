@@ -143,7 +143,10 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
   absl::SleepFor(absl::Seconds(flags.shutdown_delay_seconds));
   scheduler->Drain();
   operations->Shutdown();
-  (*server)->Shutdown(absl::Now() + absl::Seconds(flags.shutdown_grace_seconds));
+  const absl::Time deadline = absl::Now() + absl::Seconds(flags.shutdown_grace_seconds);
+  // Calls within the process end at once when their server does.
+  if (*page != nullptr) (*page)->Finish(deadline);
+  (*server)->Shutdown(deadline);
   scheduler->Shutdown();
   metrics.SetScheduler(nullptr);
   LogInfo("shut down");

@@ -33,7 +33,6 @@ constexpr char kNonlinearityNote[] =
 constexpr char kGateNote[] =
     "A gate says p, the probability that the linear surrogate is fine for the token; the token goes linear where p "
     "exceeds the threshold. The first positions of a window always run in full.";
-constexpr char kLastTokenNote[] = "Nothing is recorded of the text's last token: it is predicted, never read.";
 
 constexpr char kDefaultFile[] = "gatehouse-report.html";
 
@@ -200,7 +199,7 @@ Json ReportJson(const v1::DescribeModelResponse& model, Json tokens, const v1::S
                                     setting("calibration_fingerprint", calibration.fingerprint()),
                                     setting("sink_positions", std::to_string(calibration.sink_positions())),
                                     setting("windows", std::to_string(full.windows()))})},
-          {"notes", Json::array({kNonlinearityNote, kGateNote, kLastTokenNote})},
+          {"notes", Json::array({kNonlinearityNote, kGateNote})},
           {"tables", std::move(tables)},
           {"plots", Json::array()},
           {"sections", std::move(sections)}};

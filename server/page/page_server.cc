@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "client/page/report_page.h"
 #include "server/base/error_reason.h"
 #include "server/base/listen_address.h"
@@ -101,6 +104,10 @@ class Server final : public PageServer {
 
   absl::Status Listen(const ListenAddress& address);
   int port() const override { return port_; }
+  void Finish(absl::Time deadline) override {
+    std::unique_lock lock(mutex_);
+    while (traces_ > 0 && absl::Now() < deadline) changed_.wait_for(lock, absl::ToChronoNanoseconds(kPulse));
+  }
 
  private:
   static int OnRequest(mg_connection* connection);
@@ -109,11 +116,23 @@ class Server final : public PageServer {
   int Trace(mg_connection* connection);
   absl::StatusOr<std::string> ReadBody(mg_connection* connection) const;
   int Stream(mg_connection* connection, TraceRequest request);
+  // False where there are as many as there may be.
+  bool BeginTrace() {
+    const std::lock_guard lock(mutex_);
+    return traces_ < options_.max_traces && ++traces_ > 0;
+  }
+  void EndTrace() {
+    const std::lock_guard lock(mutex_);
+    --traces_;
+    changed_.notify_all();
+  }
 
   const std::unique_ptr<client::Client> client_;
   const PageServerOptions options_;
   const HostCheck hosts_;
-  std::atomic<int> traces_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int traces_ = 0;  // that run
   std::atomic<bool> stopping_{false};
   mg_context* context_ = nullptr;
   int port_ = 0;
@@ -225,14 +244,12 @@ int Server::Trace(mg_connection* connection) {
   if (!body.ok()) return AnswerError(connection, body.status());
   absl::StatusOr<TraceRequest> request = ParseTraceRequest(*body);
   if (!request.ok()) return AnswerError(connection, request.status());
-  if (traces_.fetch_add(1) >= options_.max_traces) {
-    --traces_;
-    return AnswerError(connection, WithReason(absl::ResourceExhaustedError(StrCat(
-                                                  "the page shows ", options_.max_traces, " generations, its limit")),
-                                              reason::kTooManyCalls));
+  if (!BeginTrace()) {
+    const std::string text = StrCat("the page shows ", options_.max_traces, " generations, its limit");
+    return AnswerError(connection, WithReason(absl::ResourceExhaustedError(text), reason::kTooManyCalls));
   }
   const int status = Stream(connection, *std::move(request));
-  --traces_;
+  EndTrace();
   return status;
 }
 

@@ -37,6 +37,8 @@ class PageServer {
   virtual ~PageServer() = default;
 
   virtual int port() const = 0;
+  // Lets the generations that run go on until `deadline`; returns when none is left.
+  virtual void Finish(absl::Time deadline) = 0;
 };
 
 }  // namespace gatehouse
