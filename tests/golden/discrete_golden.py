@@ -11,7 +11,7 @@ import experiments_golden as experiments  # skips where a package is absent
 import numpy as np
 import torch
 import transformers
-from numpy.polynomial import hermite_e
+
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
@@ -79,11 +79,16 @@ def check_clusters(checks, reference, layer, ours, high, row):
     checks.near(f"layer {layer} clusters less tight than scikit-learn's best", max(0, best - row["explained"]), 0, 0.05)
 
 
-def features(z, degree, products):
-    columns = [hermite_e.hermeval(z[:, i], [0] * p + [1]) for p in range(1, degree + 1) for i in range(z.shape[1])]
+def features(z, train, degree, products):
+    columns = []
+    for i in range(z.shape[1]):
+        powers = np.vander(z[:, i], degree + 1, increasing=True)
+        # Orthonormal over the training tokens.
+        columns.append(powers @ np.linalg.inv(np.linalg.qr(powers[train], mode="r"))[:, 1:])
+    columns = [np.concatenate(columns, axis=1)]
     if products and degree >= 2:
-        columns += [z[:, i] * z[:, j] for i in range(z.shape[1]) for j in range(i + 1, z.shape[1])]
-    return np.stack(columns, axis=1)
+        columns.append(np.stack([z[:, i] * z[:, j] for i in range(z.shape[1]) for j in range(i + 1, z.shape[1])], axis=1))
+    return np.concatenate(columns, axis=1)
 
 
 def check_polynomial(checks, reference, texts, layers, result):
@@ -113,7 +118,7 @@ def compare_probe(checks, name, x, delta, of, tables):
     z /= z[train].std(0)
 
     def r2(degree, products, ridge, fitted, judged):
-        f = features(z, degree, products)
+        f = features(z, train, degree, products)
         scaler = StandardScaler().fit(f[fitted])
         model = Ridge(alpha=ridge, solver="cholesky").fit(scaler.transform(f[fitted]), delta[fitted])
         error = np.sum((delta[judged] - model.predict(scaler.transform(f[judged]))) ** 2)

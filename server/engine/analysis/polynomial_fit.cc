@@ -17,10 +17,10 @@
 #include <ATen/ops/triu_indices.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -53,25 +53,60 @@ struct Columns {
   }
 };
 
-// z: [n, c] float64 → [n, degree · c + pairs]: powers by degree, then products.
-at::Tensor Features(const at::Tensor& z, int degree, bool products) {
-  std::vector<at::Tensor> parts;
-  // He_p = z He_{p−1} − (p − 1) He_{p−2}; scaled to h_p = He_p / √(p!).
-  at::Tensor before, last = at::ones_like(z);
-  for (int p = 1; p <= degree; ++p) {
-    at::Tensor next = z * last / std::sqrt(p);
-    if (p > 1) next = next - before * std::sqrt((p - 1.0) / p);
-    before = last;
-    last = next;
-    parts.push_back(next);
+// Polynomials of one coordinate each that are orthonormal over the training tokens, so that each
+// degree adds only what is new in it: π_{k+1} = (z − a_k) π_k − b_k π_{k−1} (Stieltjes).
+class Basis {
+ public:
+  // z: the coordinates of the training tokens, [n, c] float64.
+  static Basis Of(const at::Tensor& z, int degree) {
+    Basis basis;
+    at::Tensor before = at::zeros_like(z), last = at::ones_like(z);
+    at::Tensor norm_before = last.square().mean(0), norm = norm_before;
+    for (int k = 0; k < degree; ++k) {
+      Step step;
+      step.a = (z * last.square()).mean(0) / norm.clamp_min(kNothing);
+      step.b = norm / norm_before.clamp_min(kNothing) * (k > 0 ? 1 : 0);
+      const at::Tensor next = step.Next(z, last, before);
+      norm_before = norm;
+      norm = next.square().mean(0);
+      // A coordinate with few values has no more polynomials than that.
+      step.scale = at::where(norm > kNothing, norm.clamp_min(kNothing).rsqrt(), at::zeros_like(norm));
+      before = last;
+      last = next;
+      basis.steps_.push_back(std::move(step));
+    }
+    return basis;
   }
-  if (products) {
-    const int64_t c = z.size(1);
-    const at::Tensor pairs = at::triu_indices(c, c, 1).to(z.device());
-    parts.push_back(z.index_select(1, pairs.select(0, 0)) * z.index_select(1, pairs.select(0, 1)));
+
+  // z: [n, c] float64 → [n, degree · c + pairs]: by degree, then products of two coordinates.
+  at::Tensor Features(const at::Tensor& z, int degree, bool products) const {
+    std::vector<at::Tensor> parts;
+    at::Tensor before = at::zeros_like(z), last = at::ones_like(z);
+    for (int k = 0; k < degree; ++k) {
+      const at::Tensor next = steps_[k].Next(z, last, before);
+      parts.push_back(next * steps_[k].scale);
+      before = last;
+      last = next;
+    }
+    if (products) {
+      const int64_t c = z.size(1);
+      const at::Tensor pairs = at::triu_indices(c, c, 1).to(z.device());
+      parts.push_back(z.index_select(1, pairs.select(0, 0)) * z.index_select(1, pairs.select(0, 1)));
+    }
+    return at::cat(parts, 1);
   }
-  return at::cat(parts, 1);
-}
+
+ private:
+  static constexpr double kNothing = 1e-12;
+  struct Step {
+    at::Tensor a, b, scale;  // [c]
+
+    at::Tensor Next(const at::Tensor& z, const at::Tensor& last, const at::Tensor& before) const {
+      return (z - a) * last - b * before;
+    }
+  };
+  std::vector<Step> steps_;  // one a degree
+};
 
 // A fitted polynomial on its own features.
 struct Fit {
@@ -180,6 +215,7 @@ class Probe {
     findings_.variance = axes.variance.sum().item<double>() / static_cast<double>(tokens_.x.size(1));
     z_ = axes.Scores(tokens_.x) / axes.variance.clamp_min(1e-12).sqrt();
     mean_ = tokens_.delta.index_select(0, train_rows).to(at::kDouble).mean(0);
+    basis_ = Basis::Of(z_.index_select(0, train_rows), *degrees_.rbegin());
 
     const int64_t c = method_.components, d = tokens_.delta.size(1);
     const int64_t features = c * *degrees_.rbegin() + Pairs(c);
@@ -192,7 +228,7 @@ class Probe {
       sums_[part] = Sums::Zero(features, d, z_.options());
       for (size_t first = 0; first < rows_[part].size(); first += kRows) {
         const at::Tensor rows = Rows(rows_[part], first);
-        const at::Tensor batch = Features(z_.index_select(0, rows), *degrees_.rbegin(), true);
+        const at::Tensor batch = basis_.Features(z_.index_select(0, rows), *degrees_.rbegin(), true);
         sums_[part].Add(batch, Targets(rows));
         if (part == static_cast<int>(ProbePart::kTest)) continue;
         const std::vector<int64_t> others(shuffled.begin() + done, shuffled.begin() + done + rows.size(0));
@@ -224,7 +260,7 @@ class Probe {
 
   Interval TestR2(const Fit& fit, int degree, bool products) const {
     const at::Tensor errors = BlockSums([&](const at::Tensor& rows) {
-      const at::Tensor features = Features(z_.index_select(0, rows), degree, products);
+      const at::Tensor features = basis_.Features(z_.index_select(0, rows), degree, products);
       return (Targets(rows) - fit.bias - at::mm(features, fit.weight)).square().sum(1);
     });
     return BlockBootstrap(at::stack({errors, totals_}, 1), resamples_, seed_,
@@ -274,7 +310,8 @@ class Probe {
   std::set<int> degrees_;
   std::array<std::vector<int64_t>, kParts> rows_;  // of the tokens, by part
   at::Tensor z_;                                   // [n, components] float64
-  at::Tensor mean_;                                // of δ over the training tokens, [d] float64
+  Basis basis_;
+  at::Tensor mean_;  // of δ over the training tokens, [d] float64
   std::array<Sums, kParts> sums_;
   at::Tensor shuffled_;  // Σ features · δ of another training token, [features, d] float64
   at::Tensor totals_;    // [test blocks] float64

@@ -18,8 +18,8 @@ namespace gatehouse {
 // methods B.2).  x is standardised and taken to its principal axes, each coordinate scaled to
 // deviation 1.  A polynomial of degree q has the powers 1..q of each coordinate, and with
 // products also those of all pairs of coordinates; products of three or more are not seen.
-// The power p enters as the Hermite polynomial He_p / √(p!), which spans the same and keeps
-// the equations solvable, and every feature is standardised before the ridge.
+// The powers of a coordinate enter as polynomials that are orthonormal over the training tokens,
+// which span the same, so that a ridge weighs each degree alike; every feature is standardised.
 
 // What a block is for: the first two train (70 %), and strengths of the ridge are tuned on the
 // second of them; the last judges.

@@ -174,7 +174,8 @@ at::Tensor PatternScores(const at::Tensor& activations, double& variance) {
   const int64_t n = patterns.size(0), components = std::min(kPatternComponents, n - 1);
   const at::Tensor kept = values.narrow(0, n - components, components).flip(0).clamp_min(0);
   const double total = values.sum().item<double>();
-  variance = total > 0 ? kept.sum().item<double>() / total : 0;
+  if (!(total > 1e-12 * static_cast<double>(n))) return at::zeros({n, components}, at::kDouble);  // all alike
+  variance = kept.sum().item<double>() / total;
   return vectors.narrow(1, n - components, components).flip(1) * kept.sqrt();
 }
 

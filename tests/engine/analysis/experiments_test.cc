@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "server/base/strings.h"
 #include "server/engine/analysis/calibrate.h"
+#include "tests/engine/analysis/experiment_run.h"
 #include "tests/support/planted_model.h"
 #include "tests/support/planted_tokenizer.h"
 #include "tests/support/status_matchers.h"
@@ -22,24 +22,19 @@ namespace {
 
 using ::testing::_;
 using ::testing::Each;
+using testing::ExpectSound;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
+using testing::kCorpusTokens;
+using testing::Load;
+using testing::Numbers;
 using testing::PlantedCorpus;
-using testing::PlantedOptions;
+using testing::RunOn;
+using testing::Spec;
 using testing::StatusIs;
-
-constexpr int64_t kCorpusTokens = 9'000;
-
-ModelWeights Load(const PlantedOptions& options = {}) {
-  const std::string directory =
-      ::testing::TempDir() + "/experiment-" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  EXPECT_TRUE(WritePlantedModel(directory, options, 100).ok());
-  auto model = LoadModelWeights(directory, at::kFloat, at::kCPU);
-  EXPECT_TRUE(model.ok()) << model.status();
-  std::filesystem::remove_all(directory);
-  return *std::move(model);
-}
+using testing::Strings;
+using testing::Table;
+using testing::Text;
 
 // A model and a text with a memory: after every word of the far side, and there alone, comes
 // kSuccessor, and layer 3's exception neuron, which fires there alone, says so.  No line
@@ -63,80 +58,6 @@ Corpus TextToRemember(uint64_t seed, int64_t tokens, std::string label) {
     if (IsFar(corpus.tokens[i - 1])) corpus.tokens[i] = kSuccessor;
   }
   return corpus;
-}
-
-Corpus Text(uint64_t seed, int64_t tokens = kCorpusTokens, std::string label = "planted") {
-  return {std::move(label), "abc", PlantedCorpus(tokens, seed)};
-}
-
-ExperimentSpec Spec(ExperimentMethod method, int resamples = 500) {
-  ExperimentSpec spec;
-  spec.method = std::move(method);
-  spec.options.bootstrap_resamples = resamples;
-  return spec;
-}
-
-absl::StatusOr<ExperimentResult> RunOn(const ModelWeights& model, const ExperimentSpec& spec,
-                                       const std::vector<Corpus>& corpora, const ProgressFn& progress = nullptr) {
-  const std::atomic<bool> cancelled{false};
-  return RunExperiment(model, spec, corpora, "", progress, cancelled);
-}
-
-const ReportTable& Table(const ExperimentResult& result, const std::string& name) {
-  for (const ReportTable& table : result.report.tables) {
-    if (table.name == name) return table;
-  }
-  ADD_FAILURE() << "no table " << name;
-  return result.report.tables.front();
-}
-
-template <typename T>
-const std::vector<T>& Cells(const ReportTable& table, const std::string& name) {
-  for (const ReportColumn& column : table.columns) {
-    if (column.name == name) return std::get<std::vector<T>>(column.cells);
-  }
-  ADD_FAILURE() << "no column " << name;
-  return std::get<std::vector<T>>(table.columns.front().cells);
-}
-const std::vector<double>& Numbers(const ReportTable& table, const std::string& name) {
-  return Cells<double>(table, name);
-}
-const std::vector<std::string>& Strings(const ReportTable& table, const std::string& name) {
-  return Cells<std::string>(table, name);
-}
-
-// What every reader of reports relies on.
-void ExpectSound(const ExperimentResult& result) {
-  const Report& report = result.report;
-  EXPECT_THAT(report.title, Not(IsEmpty()));
-  EXPECT_THAT(report.summary, Not(IsEmpty()));
-  EXPECT_THAT(report.settings, Not(IsEmpty()));
-  EXPECT_THAT(report.notes, Not(IsEmpty()));
-  EXPECT_THAT(report.plots, Not(IsEmpty()));
-  std::set<std::string> arrays;
-  for (const ReportTable& table : report.tables) {
-    std::set<std::string> names;
-    std::set<size_t> sizes;
-    for (const ReportColumn& column : table.columns) {
-      EXPECT_TRUE(names.insert(column.name).second) << table.name << " " << column.name;
-      std::visit([&](const auto& cells) { sizes.insert(cells.size()); }, column.cells);
-    }
-    EXPECT_EQ(sizes.size(), 1u) << table.name;
-  }
-  for (const ReportPlot& plot : report.plots) {
-    const ReportTable& table = Table(result, plot.table);
-    for (const std::string& name : {plot.x, plot.y, plot.low, plot.high, plot.series, plot.label}) {
-      const auto has = [&](const ReportColumn& column) { return column.name == name; };
-      EXPECT_TRUE(name.empty() || std::any_of(table.columns.begin(), table.columns.end(), has)) << name;
-    }
-  }
-  for (const ReportArray& array : result.arrays) {
-    EXPECT_TRUE(arrays.insert(array.name).second) << array.name;
-    int64_t size = 1;
-    for (const int64_t dimension : array.shape) size *= dimension;
-    std::visit([&](const auto& values) { EXPECT_EQ(static_cast<int64_t>(values.size()), size) << array.name; },
-               array.values);
-  }
 }
 
 TEST(LinearizationExperiment, AnMlpThatIsLinearCostsNothingAndTheFiguresAreTheCalibrations) {
