@@ -40,7 +40,7 @@ function renderLive(section) {
   const prompt = h('textarea', {rows: 4, required: '', maxlength: 200000, spellcheck: 'false', placeholder: 'A prompt, such as: The captain of the ship'});
   const model = h('select', {}, ...models.map((m) => option(m.name, m.calibration ? m.name : `${m.name} (not calibrated)`)));
   const tokens = h('input', {type: 'number', min: 1, max: 100000, value: 48, required: ''});
-  const gating = h('select', {}, option('full', 'full: every MLP'), option('gated', 'gated: as each gate says'), option('linear', 'linear: gateable layers'));
+  const gating = h('select', {}, option('full', 'full: every MLP'), option('gated', 'gated: as each gate says'), option('linear', 'linear: every surrogate'));
   const threshold = h('input', {type: 'number', min: 0, max: 1, step: 'any', value: 0.5, required: ''});
   const temperature = h('input', {type: 'number', min: 0, max: 10, step: 'any', value: 0.8, required: ''});
   const start = h('button', {type: 'submit', class: 'start'}, 'Generate');

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -76,6 +77,25 @@ TEST_F(LivePage, ShowsTheSameTokensAsACallAndWhatWasRecordedOfEach) {
       server_.Json({"generate", "-m", kModel, "--prompt", "The captain of the ship", "-n", "8", "--temperature", "0"});
   EXPECT_EQ(text, "The captain of the ship" + call["text"].get<std::string>());
   EXPECT_EQ(events.back()["summary"]["generated_tokens"], 8);
+}
+
+// Of the full run; in the first gateable layer nothing before it differs from a gated one.
+TEST_F(LivePage, ReportsTheDecisionsThatTheFirstGateableLayerThenMakes) {
+  const std::string text = "It was the best of times, it was the worst of times, said the captain of the old ship.";
+  const json trace = server_.Json({"report", "-m", kModel, text})["sections"][0];
+  const auto gateable = std::find_if(trace["layers"].begin(), trace["layers"].end(),
+                                     [](const json& layer) { return layer["gateable"] == true; });
+  ASSERT_NE(gateable, trace["layers"].end());
+  const size_t layer = (*gateable)["layer"];
+  for (const char* threshold : {"0.3", "0.5", "0.8"}) {
+    int linear = 0;
+    for (const json& token : trace["tokens"]) {
+      if (token["position"] < trace["sink_positions"]) continue;
+      linear += token["gate_probability"][layer].get<float>() > std::stof(threshold) ? 1 : 0;
+    }
+    const json run = server_.Json({"score", "-m", kModel, "--text", text, "-g", "gated", "-t", threshold});
+    EXPECT_EQ(run["routing"]["layers"][layer]["linear_tokens"], linear) << threshold;
+  }
 }
 
 TEST_F(LivePage, HasTheLimitsOfTheCalls) {
