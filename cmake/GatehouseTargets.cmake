@@ -15,12 +15,24 @@ target_include_directories(gatehouse_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS
 target_link_libraries(gatehouse_torch INTERFACE ${TORCH_LIBRARIES})
 
 # Reading LibTorch's headers takes most of the time of a file that includes them, so they are
-# compiled once.
-file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/torch_headers.cc" CONTENT "")
-add_library(gatehouse_torch_headers OBJECT "${PROJECT_BINARY_DIR}/torch_headers.cc")
-target_link_libraries(gatehouse_torch_headers PRIVATE gatehouse_options gatehouse_torch)
-target_precompile_headers(gatehouse_torch_headers PRIVATE
-  <ATen/core/Tensor.h> <ATen/TensorOperators.h> <memory> <string> <vector>)
+# compiled once; for tests, more of them and GoogleTest's.
+# gatehouse_precompile(<name> HEADERS ... LIBS ...) makes gatehouse_<name>.
+function(gatehouse_precompile name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LIBS")
+  file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/${name}.cc" CONTENT "")
+  add_library(gatehouse_${name} OBJECT "${PROJECT_BINARY_DIR}/${name}.cc")
+  target_link_libraries(gatehouse_${name} PRIVATE gatehouse_options ${arg_LIBS})
+  target_precompile_headers(gatehouse_${name} PRIVATE ${arg_HEADERS})
+endfunction()
+
+gatehouse_precompile(torch_headers
+  HEADERS <ATen/core/Tensor.h> <ATen/TensorOperators.h> <memory> <string> <vector>
+  LIBS gatehouse_torch)
+if(GATEHOUSE_BUILD_TESTS)
+  gatehouse_precompile(torch_test_headers
+    HEADERS <ATen/ATen.h> <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp>
+    LIBS gatehouse_torch GTest::gmock nlohmann_json::nlohmann_json)
+endif()
 
 # gatehouse_use_torch_headers(<target> [<library>...]) where gatehouse_torch is one of the libraries
 function(gatehouse_use_torch_headers name)
@@ -63,7 +75,10 @@ function(gatehouse_test name)
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE gatehouse_options ${arg_LIBS} GTest::gmock_main)
-  gatehouse_compile_plainly(${name} ${arg_LIBS})
+  gatehouse_compile_plainly(${name})
+  if("gatehouse_torch" IN_LIST arg_LIBS)
+    target_precompile_headers(${name} REUSE_FROM gatehouse_torch_test_headers)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
