@@ -255,7 +255,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--probe", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--layers", default="1,5", help="which layers to compare")
+    parser.add_argument("--layers", default="0,7", help="which layers to compare")
     parser.add_argument("--source-dir", default=os.path.join(os.path.dirname(__file__), "..", ".."))
     args = parser.parse_args()
 

@@ -95,10 +95,11 @@ std::string Summarize(const std::vector<AblationLayerRow>& all, const std::strin
     more += row.contrast.low > 0;
     less += row.contrast.high < 0;
   }
-  return StrCat("On ", corpus, ", zeroing the MLP of layer ", dearest.layer,
-                " costs most: ", SignedPercent(dearest.change), " of perplexity, ",
-                SignedPercent(dearest.change_no_sinks), " with the first positions left in full. Of ", with_consensus,
-                " layers with consensus neurons, in ", more,
+  const std::string found = StrCat("On ", corpus, ", zeroing the MLP of layer ", dearest.layer,
+                                   " costs most: ", SignedPercent(dearest.change), " of perplexity, ",
+                                   SignedPercent(dearest.change_no_sinks), " with the first positions left in full.");
+  if (with_consensus == 0) return StrCat(found, " No layer has consensus neurons to group the tokens by.");
+  return StrCat(found, " Of ", with_consensus, " layers with consensus neurons, in ", more,
                 " the tokens without a majority of them suffer more than the others, in ", less, " less, and in ",
                 with_consensus - more - less, " the two cannot be told apart.");
 }

@@ -216,12 +216,13 @@ ReportPlot LinePlot(const char* title, const char* caption, const char* table, c
 // What was found on one corpus.
 std::string Summarize(const ConsensusFigures& figures, const std::string& corpus) {
   std::map<std::string, std::vector<int>> phases;
-  int named = 0, steeper = 0, layers = 0, beyond_random = 0;
+  int named = 0, random_named = 0, steeper = 0, layers = 0, beyond_random = 0;
   for (const ConsensusLayerRow& row : figures.layers) {
     if (row.corpus != corpus) continue;
     ++layers;
     phases[PhaseOf(row.found)].push_back(row.layer);
     named += row.found.consensus > 0;
+    random_named += row.random.consensus > 0;
     beyond_random += row.found.consensus > row.random.consensus;
     steeper += row.gradient.high < 0 && !(row.random_gradient.low < row.gradient.high);
   }
@@ -233,12 +234,15 @@ std::string Summarize(const ConsensusFigures& figures, const std::string& corpus
   const std::string arc = absl::StrJoin(phases, "; ", [](std::string* out, const auto& phase) {
     *out += StrCat(phase.first, ": ", absl::StrJoin(phase.second, ", "));
   });
-  return StrCat("On ", corpus, ", ", named, " of ", layers, " layers have consensus neurons, ", beyond_random,
-                " of them more than random weights on the same inputs; in ", steeper,
-                " the level of consensus falls with ‖δ‖ by an interval that lies wholly below that of random weights. "
-                "Phases of the layers: ",
-                arc, ". Which consensus neurons fire foretells the top quarter of ‖δ‖ better than its base rate in ",
-                gains, " of ", named, " layers; their activations say more than the bits in ", says_more, ".");
+  const std::string found = StrCat("On ", corpus, ", ", named, " of ", layers, " layers have consensus neurons, ",
+                                   beyond_random, " of them more than random weights on the same inputs, of which ",
+                                   random_named, " have some. Phases of the layers: ", arc, ".");
+  if (named == 0) return found;
+  return StrCat(
+      found, " In ", steeper, " of ", named,
+      " layers ‖δ‖ falls with the level of consensus, by an interval wholly below that of random weights. Which "
+      "consensus neurons fire foretells the top quarter of ‖δ‖ better than its base rate in ",
+      gains, "; their activations say more than the bits in ", says_more, ".");
 }
 
 }  // namespace
