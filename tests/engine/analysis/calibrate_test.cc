@@ -151,6 +151,33 @@ TEST(Calibrate, AnMlpThatIsLinearCostsNothing) {
   EXPECT_LT((predicted - PlainMlp(model, truth.linear_layer, x)).abs().max().item<float>(), 1e-3);
 }
 
+TEST(Calibrate, MeasuresTheMeanActivationsOfTheGateSplitWithoutSinks) {
+  const auto [model, truth] = Load({});
+  const auto data = CalibrateOn(model);
+  ASSERT_TRUE(data.ok()) << data.status();
+  const auto splits = PlanSplits({}, kCorpusTokens, model.config);
+  ASSERT_TRUE(splits.ok()) << splits.status();
+  const std::vector<int32_t> corpus = PlantedCorpus(kCorpusTokens, 1);
+  std::vector<at::Tensor> neurons(model.config.layers);  // sums over tokens
+  int64_t tokens = 0;
+  for (const int64_t block : splits->gate) {
+    const auto first = corpus.begin() + block * splits->window;
+    const at::Tensor ids = at::tensor(std::vector<int64_t>(first, first + splits->window)).unsqueeze(0);
+    PlainForward(model, ids, [&](int layer, const at::Tensor& x) {
+      const at::Tensor all = PlainNeurons(model, layer, x);
+      const at::Tensor sum = all[0].narrow(0, 4, splits->window - 4).to(at::kDouble).sum(0);
+      neurons[layer] = neurons[layer].defined() ? neurons[layer] + sum : sum;
+      return PlainDown(model, layer, all);
+    });
+    tokens += splits->window - 4;
+  }
+  for (int layer = 0; layer < model.config.layers; ++layer) {
+    EXPECT_TRUE(data->info.layers[layer].neuron_means);
+    const at::Tensor difference = data->layers[layer].neuron_mean - neurons[layer] / static_cast<double>(tokens);
+    EXPECT_LE(difference.abs().max().item<double>(), 1e-4) << "layer " << layer;
+  }
+}
+
 TEST(Calibrate, AHugeFirstPositionWrecksTheFitUnlessSinksAreLeftOut) {
   const auto [model, truth] = Load({.sink = true});
   const auto data = CalibrateOn(model);
