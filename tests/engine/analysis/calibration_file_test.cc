@@ -34,6 +34,8 @@ ModelWeights Model() {
   model.config.context = 32;
   model.fingerprint = "sha256:model";
   model.token_embedding = at::zeros({4, kModel});
+  model.layers.resize(kLayers);
+  for (LayerWeights& layer : model.layers) layer.mlp_in.weight = at::zeros({kMlp, kModel});
   return model;
 }
 
@@ -230,6 +232,46 @@ TEST(CalibrationFile, BringsLaddersAndOperatingPointsBack) {
   }
 }
 
+TEST(CalibrationFile, BringsMeanActivationsBackWhereThereAreAny) {
+  const std::string path = Path("means.safetensors");
+  CalibrationData data = Data();
+  data.layers[1].neuron_mean = at::randn({kMlp});
+  ASSERT_TRUE(WriteCalibrationFile(path, data).ok());
+  const auto read = ReadCalibrationFile(path, Model());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(at::equal(read->layers[1].neuron_mean, data.layers[1].neuron_mean));
+  EXPECT_FALSE(read->layers[0].neuron_mean.defined());
+  const auto described = ReadCalibrationFileInfo(path);
+  ASSERT_TRUE(described.ok()) << described.status();
+  for (const CalibrationInfo* info : {&read->info, &*described}) {
+    EXPECT_FALSE(info->layers[0].neuron_means);
+    EXPECT_TRUE(info->layers[1].neuron_means);
+  }
+  const auto placed = PlaceCalibration(data, Model());
+  EXPECT_TRUE(at::equal(placed->layer(1).neuron_mean, data.layers[1].neuron_mean));
+  EXPECT_TRUE(placed->info().layers[1].neuron_means);
+  EXPECT_FALSE(placed->info().layers[0].neuron_means);
+}
+
+TEST(CalibrationFile, PlacesTheConsensusNeuronsRowsOfTheMlp) {
+  ModelWeights model = Model();
+  for (const bool gated : {false, true}) {
+    model.config.gated_mlp = gated;
+    for (LayerWeights& layer : model.layers) {
+      layer.mlp_in = {at::randn({gated ? 2 * kMlp : kMlp, kModel}), at::randn({gated ? 2 * kMlp : kMlp})};
+    }
+    CalibrationData data = Data();
+    data.info.layers[2].consensus.clear();
+    const auto placed = PlaceCalibration(data, model);
+    const LinearWeights& consensus = *placed->layer(0).consensus_in;
+    ASSERT_EQ(consensus.weight.sizes(), at::IntArrayRef({2, kModel}));
+    EXPECT_TRUE(at::equal(consensus.weight[0], model.layers[0].mlp_in.weight[kMlp - 1]));
+    EXPECT_TRUE(at::equal(consensus.weight[1], model.layers[0].mlp_in.weight[0]));
+    EXPECT_TRUE(at::equal(consensus.bias[0], model.layers[0].mlp_in.bias[kMlp - 1]));
+    EXPECT_FALSE(placed->layer(2).consensus_in.has_value());
+  }
+}
+
 TEST(CalibrationFile, TakesALaddersNeuronsInEitherWidth) {
   std::map<std::string, at::Tensor> tensors = Tensors(DataWithLadders());
   tensors["layers.2.ladder.neurons"] = at::tensor({0, 19}, at::kInt);
@@ -354,6 +396,8 @@ TEST(CalibrationFile, WithAWrongTensorIsRefusedByTheTensorsName) {
           "layers.0.surrogate.bias");
   refuses([](auto& t) { t["layers.2.gate.weight"][0] = -std::numeric_limits<float>::infinity(); },
           "layers.2.gate.weight");
+  refuses([](auto& t) { t["layers.0.neuron_mean"] = at::zeros({kModel}); }, "layers.0.neuron_mean has shape");
+  refuses([](auto& t) { t["layers.0.neuron_mean"] = at::full({kMlp}, std::nan("")); }, "layers.0.neuron_mean");
   refuses([](auto& t) { t["extra"] = at::zeros({1}); }, "extra");
   refuses([](auto& t) { t["layers.01.gate.bias"] = at::zeros({1}); }, "layers.01.gate.bias");
   refuses([](auto& t) { t["layers.-1.gate.bias"] = at::zeros({1}); }, "layers.-1.gate.bias");
