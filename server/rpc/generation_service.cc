@@ -37,9 +37,7 @@ class GenerationStream final : public GenerationSink {
     *response.mutable_token() = ToProto(token, InfoOf(calibration_));
     writer_->Send(response);
   }
-  void OnActivations(Activations activations) override {
-    SendActivations<v1::GenerateResponse>(*writer_, activations);
-  }
+  void OnActivations(Activations activations) override { SendActivations<v1::GenerateResponse>(*writer_, activations); }
   void OnSummary(GenerationSummary summary) override {
     v1::GenerateResponse response;
     *response.mutable_summary() = ToProto(summary);

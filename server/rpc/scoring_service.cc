@@ -27,9 +27,7 @@ class ScoreStream final : public ScoreSink {
         *writer_, tokens, [](v1::ScoreResponse& response) { return response.mutable_tokens()->mutable_tokens(); },
         [this](const ScoredToken& token) { return ToProto(token, InfoOf(calibration_)); });
   }
-  void OnActivations(Activations activations) override {
-    SendActivations<v1::ScoreResponse>(*writer_, activations);
-  }
+  void OnActivations(Activations activations) override { SendActivations<v1::ScoreResponse>(*writer_, activations); }
   void OnSummary(ScoreSummary summary) override {
     v1::ScoreResponse response;
     *response.mutable_summary() = ToProto(summary);

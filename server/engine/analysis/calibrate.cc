@@ -164,8 +164,7 @@ class Calibrator {
     SetStage("neurons", layer);
     GH_ASSIGN_OR_RETURN(const MlpObservation observation, Observe(model_, layer, fitted));
     FindNeurons(layer, observation, found);
-    GH_ASSIGN_OR_RETURN(means_.emplace_back(),
-                        MeanActivations(model_, layer, gate_, observation.kept.front(), work_));
+    GH_ASSIGN_OR_RETURN(means_.emplace_back(), MeanActivations(model_, layer, gate_, observation.kept.front(), work_));
     found.neuron_means = true;
     GH_RETURN_IF_ERROR(FindRandomNeurons(layer, found));
     // A.7 has gates of its own.
