@@ -301,10 +301,7 @@ ExperimentResult AblationStudy::Finish() && {
 absl::StatusOr<ExperimentResult> AblateByConsensus(const ExperimentContext& context, const AblationMethod& method) {
   GH_ASSIGN_OR_RETURN(const std::vector<CorpusPlan> plans, PlanCorpora(context));
   AblationStudy study(context, method, plans);
-  double total = 0;
-  for (const CorpusPlan& plan : plans) total += study.WorkOf(plan);
-  Work work(total, context.progress, context.cancelled);
-  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(study.Run(plan, work));
+  GH_RETURN_IF_ERROR(RunOnEach(context, plans, study));
   return std::move(study).Finish();
 }
 

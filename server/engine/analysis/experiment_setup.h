@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/base/status_macros.h"
 #include "server/engine/analysis/corpus_splits.h"
 #include "server/engine/analysis/experiments.h"
 #include "server/engine/analysis/split_stream.h"
@@ -51,6 +52,17 @@ double PassingWork(const std::vector<int>& layers);
 
 // Runs the full model on a split: Internal where its cross-entropies are not finite.
 absl::Status MeasureFullModel(SplitStream& split, Work& work);
+
+// Runs a study on each corpus in turn.  It says with WorkOf(plan) how much there is to do, in
+// the unit of Work, and does it with Run(plan, work).
+template <typename Study>
+absl::Status RunOnEach(const ExperimentContext& context, std::span<const CorpusPlan> plans, Study& study) {
+  double total = 0;
+  for (const CorpusPlan& plan : plans) total += study.WorkOf(plan);
+  Work work(total, context.progress, context.cancelled);
+  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(study.Run(plan, work));
+  return absl::OkStatus();
+}
 
 // The settings that repeat an experiment, and what a reader has to know of any of them.
 void DescribeProtocol(const ExperimentContext& context, std::span<const CorpusPlan> plans, Report& report);

@@ -278,10 +278,7 @@ ExperimentResult GateSweep::Finish() && {
 absl::StatusOr<ExperimentResult> SweepGates(const ExperimentContext& context, const GateSweepMethod& method) {
   GH_ASSIGN_OR_RETURN(const std::vector<CorpusPlan> plans, PlanCorpora(context));
   GateSweep sweep(context, method, plans);
-  double total = 0;
-  for (const CorpusPlan& plan : plans) total += sweep.WorkOf(plan);
-  Work work(total, context.progress, context.cancelled);
-  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(sweep.Run(plan, work));
+  GH_RETURN_IF_ERROR(RunOnEach(context, plans, sweep));
   return std::move(sweep).Finish();
 }
 

@@ -207,10 +207,7 @@ ExperimentResult CostStudy::Finish(std::span<const CorpusPlan> plans) && {
 absl::StatusOr<ExperimentResult> MeasureLinearizationCosts(const ExperimentContext& context) {
   GH_ASSIGN_OR_RETURN(const std::vector<CorpusPlan> plans, PlanCorpora(context));
   CostStudy study(context);
-  double total = 0;
-  for (const CorpusPlan& plan : plans) total += study.WorkOf(plan);
-  Work work(total, context.progress, context.cancelled);
-  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(study.Run(plan, work));
+  GH_RETURN_IF_ERROR(RunOnEach(context, plans, study));
   return std::move(study).Finish(plans);
 }
 

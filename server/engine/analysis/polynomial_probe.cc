@@ -214,13 +214,8 @@ absl::StatusOr<ExperimentResult> ProbePolynomials(const ExperimentContext& conte
   GH_RETURN_IF_ERROR(CheckFeatures(method));
   GH_ASSIGN_OR_RETURN(const std::vector<CorpusPlan> plans, PlanCorpora(context));
   ProbeStudy study(context, method, plans);
-  double total = 0;
-  for (const CorpusPlan& plan : plans) {
-    GH_RETURN_IF_ERROR(study.CheckTokens(plan));
-    total += study.WorkOf(plan);
-  }
-  Work work(total, context.progress, context.cancelled);
-  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(study.Run(plan, work));
+  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(study.CheckTokens(plan));
+  GH_RETURN_IF_ERROR(RunOnEach(context, plans, study));
   return std::move(study).Finish();
 }
 

@@ -119,8 +119,13 @@ class QuorumStudy {
   absl::Status Study(const CorpusPlan& plan, int layer, const Splits& splits, Work& work);
   absl::Status StudyPath(const Layer& of, Path path, Work& work);
   absl::StatusOr<LogisticGate> FitGate(const Layer& of, const Surrogate& replacement, Work& work) const;
+  // What the gate says of the tokens of two splits: of the eligible ones of `select` [tokens],
+  // of all of `report` [blocks, window].
+  struct GateProbabilities {
+    at::Tensor select, report;
+  };
   // How the three rules route at one quorum, the quorum first.
-  std::vector<Routed> RoutesAt(const Layer& of, Path path, int64_t quorum, const LogisticGate& gate) const;
+  std::vector<Routed> RoutesAt(const Layer& of, Path path, int64_t quorum, const GateProbabilities& p) const;
   // Without sinks.
   at::Tensor Eligible(const ConsensusTrace& trace) const {
     at::Tensor eligible = at::ones_like(trace.kept);
@@ -177,7 +182,8 @@ absl::StatusOr<LogisticGate> QuorumStudy::FitGate(const Layer& of, const Surroga
   return FitLogisticGate(gate.x().narrow(1, 0, predicted).index({used}), labels);
 }
 
-std::vector<Routed> QuorumStudy::RoutesAt(const Layer& of, Path path, int64_t quorum, const LogisticGate& gate) const {
+std::vector<Routed> QuorumStudy::RoutesAt(const Layer& of, Path path, int64_t quorum,
+                                          const GateProbabilities& p) const {
   const auto neurons = static_cast<int>(of.report.most());
   const at::Tensor select_eligible = Eligible(of.select), eligible = Eligible(of.report);
   const Traffic select = TrafficOf(select_eligible, path), report = TrafficOf(eligible, path);
@@ -187,9 +193,8 @@ std::vector<Routed> QuorumStudy::RoutesAt(const Layer& of, Path path, int64_t qu
   by_quorum.work_saved = report.SavedByQuorum(count(by_quorum.route), neurons);
 
   const double target = select.SavedByQuorum(count((of.select.level >= quorum) & select_eligible), neurons);
-  const at::Tensor select_p = gate.Probability(of.splits.select.x()).index({select_eligible});
-  Routed by_gate{kLogisticRule, {}, ThresholdFor(select_p, select.RoutedByGateToSave(target))};
-  by_gate.route = (gate.Probability(of.splits.report.x()) > by_gate.threshold) & eligible;
+  Routed by_gate{kLogisticRule, {}, ThresholdFor(p.select, select.RoutedByGateToSave(target))};
+  by_gate.route = (p.report > by_gate.threshold) & eligible;
   by_gate.work_saved = report.SavedByGate(count(by_gate.route));
 
   const uint64_t seed = (context_.options.seed * 1'000'003 + static_cast<uint64_t>(of.layer)) * 64 + quorum;
@@ -203,9 +208,11 @@ absl::Status QuorumStudy::StudyPath(const Layer& of, Path path, Work& work) {
   const Surrogate replacement = ReplacementOf(path, of.found.fitted.surrogate);
   const std::string path_name = path == Path::kLinear ? "linear" : "skip";
   GH_ASSIGN_OR_RETURN(const LogisticGate gate, FitGate(of, replacement, work));
+  const GateProbabilities p{gate.Probability(of.splits.select.x()).index({Eligible(of.select)}),
+                            gate.Probability(of.splits.report.x())};
   for (int64_t quorum = 1; quorum <= of.report.most(); ++quorum) {
     at::Tensor quorum_ce;
-    for (const Routed& routed : RoutesAt(of, path, quorum, gate)) {
+    for (const Routed& routed : RoutesAt(of, path, quorum, p)) {
       GH_ASSIGN_OR_RETURN(const at::Tensor ce, RoutedCrossEntropy(context_.model, of.layer, of.splits.report,
                                                                   replacement, routed.route, work));
       if (routed.rule == kQuorumRule) quorum_ce = ce;
@@ -287,10 +294,7 @@ ExperimentResult QuorumStudy::Finish() && {
 absl::StatusOr<ExperimentResult> CompareQuorumGates(const ExperimentContext& context, const QuorumMethod& method) {
   GH_ASSIGN_OR_RETURN(const std::vector<CorpusPlan> plans, PlanCorpora(context));
   QuorumStudy study(context, method, plans);
-  double total = 0;
-  for (const CorpusPlan& plan : plans) total += study.WorkOf(plan);
-  Work work(total, context.progress, context.cancelled);
-  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(study.Run(plan, work));
+  GH_RETURN_IF_ERROR(RunOnEach(context, plans, study));
   return std::move(study).Finish();
 }
 

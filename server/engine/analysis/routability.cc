@@ -262,10 +262,7 @@ ExperimentResult Routability::Finish() && {
 absl::StatusOr<ExperimentResult> MeasureRoutability(const ExperimentContext& context) {
   GH_ASSIGN_OR_RETURN(const std::vector<CorpusPlan> plans, PlanCorpora(context));
   Routability routability(context, plans);
-  double total = 0;
-  for (const CorpusPlan& plan : plans) total += routability.WorkOf(plan);
-  Work work(total, context.progress, context.cancelled);
-  for (const CorpusPlan& plan : plans) GH_RETURN_IF_ERROR(routability.Run(plan, work));
+  GH_RETURN_IF_ERROR(RunOnEach(context, plans, routability));
   return std::move(routability).Finish();
 }
 
