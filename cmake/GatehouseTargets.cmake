@@ -84,3 +84,16 @@ function(gatehouse_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "GATEHOUSE_SOURCE_DIR=${PROJECT_SOURCE_DIR};GATEHOUSE_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 endfunction()
+
+# gatehouse_pytest(<name> FILES ... [LABELS ...] [TIMEOUT seconds]) runs Python tests as one test
+# of ctest; where every one of them is skipped, so is it.
+function(gatehouse_pytest name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "FILES;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  list(TRANSFORM arg_FILES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  add_test(NAME ${name} COMMAND "${GATEHOUSE_PYTHON}" "${PROJECT_SOURCE_DIR}/tests/support/run_pytest.py" ${arg_FILES})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "GATEHOUSE_SOURCE_DIR=${PROJECT_SOURCE_DIR};GATEHOUSE_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+endfunction()

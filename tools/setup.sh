@@ -1,4 +1,4 @@
-# Sourced by tools/run, tools/test, tools/check and tools/get-model: installs what is
+# Sourced by tools/run, tools/test, tools/test-deploy, tools/check and tools/get-model: installs what is
 # missing and configures and builds.  Everything it does a second time takes seconds.
 
 set -euo pipefail
@@ -18,6 +18,8 @@ packages=(
   libgtest-dev libgmock-dev
 )
 check_packages=(clang-format clang-tidy)
+# What the tests of deploy/ run.
+deploy_packages=()
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
@@ -65,15 +67,16 @@ install_torch() {
   fi
 }
 
-# What the golden tests compare with.
-install_test_requirements() {
-  local stamp=.venv/.test-requirements
-  cmp -s tools/requirements-test.txt "$stamp" && return
-  say "Installing the reference implementations that tests compare with"
-  if "$python" -m pip install --quiet --disable-pip-version-check -r tools/requirements-test.txt >&2; then
-    cp tools/requirements-test.txt "$stamp"
+# install_python_requirements NAME: those of tools/requirements-NAME.txt, of which tests that need them
+# say that they are missing where they cannot be had.
+install_python_requirements() {
+  local file=tools/requirements-$1.txt stamp=.venv/.$1-requirements
+  cmp -s "$file" "$stamp" && return
+  say "Installing what tests need ($file)"
+  if "$python" -m pip install --quiet --disable-pip-version-check -r "$file" >&2; then
+    cp "$file" "$stamp"
   else
-    echo "They could not be installed: the tests that need them will be skipped." >&2
+    echo "It could not be installed: the tests that need it will be skipped." >&2
   fi
 }
 
