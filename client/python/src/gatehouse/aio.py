@@ -1,0 +1,337 @@
+"""The client for asyncio: the methods of `Client`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+import grpc
+import grpc.aio
+import numpy.typing as npt
+
+from gatehouse import calls
+from gatehouse import operations as ops
+from gatehouse.calls import Streaming, Unary
+from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
+from gatehouse.client import Corpora, as_method
+from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError, from_rpc
+from gatehouse.folds import GenerationFold
+from gatehouse.operations import Corpus, CorpusSource, OperationState
+from gatehouse.report import Report
+from gatehouse.requests import DEFAULT, Timeout
+from gatehouse.results import GenerationResult, Token
+from gatehouse.uploads import UPLOAD, Upload, UploadSource, corpus_of, sources
+from gatehouse.v1 import operations_pb2
+
+P = ParamSpec("P")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def _unary(build: Callable[P, Unary[Result]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[Result]]:
+    async def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return await self.run(build(*args, **kwargs))
+    return cast("Callable[Concatenate[AsyncClient, P], Awaitable[Result]]",
+                as_method(build, method, inspect.Signature.empty))
+
+
+def _collecting(build: Callable[P, Streaming[Any, Result]]
+                ) -> Callable[Concatenate[AsyncClient, P], Awaitable[Result]]:
+    async def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> Result:
+        async with self.stream(build(*args, **kwargs)) as stream:
+            return await stream.result()
+    return cast("Callable[Concatenate[AsyncClient, P], Awaitable[Result]]",
+                as_method(build, method, inspect.Signature.empty))
+
+
+def _generating(build: Callable[P, Streaming[Token, GenerationResult]]
+                ) -> Callable[Concatenate[AsyncClient, P], AsyncGeneration]:
+    def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> AsyncGeneration:
+        return AsyncGeneration(self, build(*args, **kwargs))
+    return cast("Callable[Concatenate[AsyncClient, P], AsyncGeneration]", as_method(build, method, "AsyncGeneration"))
+
+
+def _starting(build: Callable[Concatenate[str, list[str], P], Unary[OperationState]]
+              ) -> Callable[Concatenate[AsyncClient, str, Corpora, P], Awaitable[AsyncOperation]]:
+    async def method(self: AsyncClient, model: str, corpora: Corpora, *args: P.args,
+                     **kwargs: P.kwargs) -> AsyncOperation:
+        names = [await self.corpus_name(source) for source in sources(corpora)]
+        return AsyncOperation(self, await self.run(build(model, names, *args, **kwargs)))
+    return cast("Callable[Concatenate[AsyncClient, str, Corpora, P], Awaitable[AsyncOperation]]",
+                as_method(build, method, "AsyncOperation"))
+
+
+class AsyncStream(Generic[Item, Result]):
+    """An answer that comes in pieces: `async for` over it, or await its `result()`.
+
+    The call runs from the start.  Leaving an `async with` block, close(), or the end of the task that waits for it
+    cancels what is left of it, and the server stops within a step.
+    """
+
+    def __init__(self, client: AsyncClient, call: Streaming[Item, Result]) -> None:
+        self._fold = call.fold()
+        self._request = call.request
+        self._items: deque[Item] = deque()
+        self._state: str | GatehouseError = "running"
+        self._rpc = client.start(call)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        while not self._items:
+            if isinstance(self._state, GatehouseError):
+                raise self._state
+            if self._state != "running":
+                raise StopAsyncIteration
+            await self._advance()
+        return self._items.popleft()
+
+    async def _advance(self) -> None:
+        try:
+            response = await self._rpc.read()
+        except asyncio.CancelledError:
+            if self._state == "closed":  # by close(), not by the end of this task
+                return
+            self.close()
+            raise
+        except grpc.aio.AioRpcError as error:
+            self._state = from_rpc(error, self._request)
+            raise self._state from None
+        if response is grpc.aio.EOF:
+            self._state = "ended"
+        else:
+            self._items.extend(self._fold.add(response))
+
+    async def result(self) -> Result:
+        """Waits for the rest; the whole answer.  CancelledError where it was closed before its end."""
+        async for _ in self:
+            pass
+        if self._state == "closed":
+            raise CancelledError("the stream was closed before its end")
+        return self._fold.result()
+
+    def close(self) -> None:
+        """Cancels what is left of the call."""
+        if self._state == "running":
+            self._state = "closed"
+            self._items.clear()
+            self._rpc.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncGeneration(AsyncStream[Token, GenerationResult]):
+    """Tokens as they are generated; see `Generation`."""
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return cast(GenerationFold, self._fold).text
+
+    async def texts(self) -> AsyncIterator[str]:
+        """The text as it becomes certain: whole characters; joined it is the result's text."""
+        async for token in self:
+            if token.text:
+                yield token.text
+        if tail := cast(GenerationFold, self._fold).tail:
+            yield tail
+
+
+class AsyncClient:
+    """A connection to a Gatehouse server, for asyncio; see `Client`.  Belongs to the event loop that first uses it."""
+
+    def __init__(self, server: str = DEFAULT_SERVER, options: Options | None = None) -> None:
+        self.options = options or Options()
+        arguments = channel_arguments(server, self.options)
+        if self.options.credentials is None:
+            self._channel = grpc.aio.insecure_channel(server, arguments)
+        else:
+            self._channel = grpc.aio.secure_channel(server, self.options.credentials, arguments)
+
+    async def close(self) -> None:
+        """Ends the connection and every call on it."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def wait_until_ready(self, timeout: float = 60.0) -> None:
+        """Waits for a connection; DeadlineExceededError where there is none in time."""
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), timeout)
+        except asyncio.TimeoutError:
+            raise DeadlineExceededError(f"no server answered within {timeout:g} s") from None
+
+    generate = _generating(calls.generate)
+    score = _collecting(calls.score)
+    nonlinearity = _collecting(calls.nonlinearity)
+    consensus = _collecting(calls.consensus)
+    models = _unary(calls.models)
+    replica = _unary(calls.replica)
+    model = _unary(calls.model)
+    select_calibration = _unary(calls.select_calibration)
+    calibrate = _starting(ops.calibrate)
+    experiment = _starting(ops.experiment)
+
+    async def upload(self, source: UploadSource, *, name: str = "", timeout: Timeout = DEFAULT) -> Corpus:
+        """Uploads a text for operations: a pathlib.Path, bytes, or an open binary file; `name` is for reports."""
+        call = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
+                                          operations_pb2.UploadCorpusResponse.FromString)(
+            timeout=seconds(timeout, self.options.stream_timeout))
+        try:
+            for message in Upload(source, name).messages():
+                await call.write(message)
+            await call.done_writing()
+            return corpus_of(await call)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, None) from None
+        except asyncio.InvalidStateError:  # the server has ended the call, and says why
+            raise from_rpc(await _failure(call), None) from None
+        finally:
+            call.cancel()
+
+    async def operation(self, name: str, *, timeout: Timeout = DEFAULT) -> AsyncOperation:
+        """An operation by its name, "operations/REPLICA/ID"; its ID alone will do where it is in the list."""
+        if "/" in name:
+            return AsyncOperation(self, await self.run(ops.get(name, timeout)))
+        for found in await self.operations(timeout=timeout):
+            if found.name.rsplit("/", 1)[1] == name:
+                return found
+        raise NotFoundError(f"there is no operation {name}", reason="OPERATION_NOT_FOUND")
+
+    async def operations(self, limit: int | None = None, *, timeout: Timeout = DEFAULT) -> list[AsyncOperation]:
+        """Newest first, at most `limit`."""
+        found: list[OperationState] = []
+        token = ""
+        while limit is None or len(found) < limit:
+            size = ops.PAGE if limit is None else min(limit - len(found), ops.PAGE)
+            states, token = await self.run(ops.page(size, token, timeout))
+            found += states
+            if not token:
+                break
+        return [AsyncOperation(self, state) for state in found]
+
+    async def corpus_name(self, source: CorpusSource) -> str:
+        """Its name at the server, where a file is uploaded for it."""
+        if isinstance(source, os.PathLike):
+            return (await self.upload(source)).name
+        return source.name if isinstance(source, Corpus) else source
+
+    async def run(self, call: Unary[Result]) -> Result:
+        """Runs a call with one answer."""
+        method = self._channel.unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
+                                           call.response.FromString)
+        try:
+            response = await method(call.request, timeout=seconds(call.timeout, self.options.timeout),
+                                    metadata=metadata(call.replica))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, call.request) from None
+        return call.parse(response)
+
+    def stream(self, call: Streaming[Item, Result]) -> AsyncStream[Item, Result]:
+        """Starts a call whose answer is a stream."""
+        return AsyncStream(self, call)
+
+    def start(self, call: Streaming[Any, Any]) -> Any:
+        """gRPC's own handle of a call."""
+        method = self._channel.unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
+                                            call.response.FromString)
+        return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
+                      metadata=metadata(call.replica))
+
+
+async def _failure(call: Any) -> Any:
+    """The error of a call that has ended."""
+    return grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata(),
+                                await call.details())
+
+
+class AsyncOperation:
+    """A calibration or an experiment at the server; see `Operation`."""
+
+    def __init__(self, client: AsyncClient, info: OperationState) -> None:
+        self._client = client
+        self.info = info  # as last heard of
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def state(self) -> str:
+        """As last heard of; refresh() asks the server."""
+        return self.info.state
+
+    @property
+    def done(self) -> bool:
+        return self.info.done
+
+    def __repr__(self) -> str:
+        return f"<AsyncOperation {self.info}>"
+
+    async def refresh(self, *, timeout: Timeout = DEFAULT) -> OperationState:
+        """Asks for its state."""
+        self.info = await self._client.run(ops.get(self.name, timeout))
+        return self.info
+
+    async def cancel(self, *, timeout: Timeout = DEFAULT) -> OperationState:
+        """Asks it to stop; it ends as "cancelled" soon after."""
+        self.info = await self._client.run(ops.cancel(self.name, timeout))
+        return self.info
+
+    async def watch(self, *, timeout: float | None = None) -> AsyncIterator[OperationState]:
+        """Its state whenever it changes, until it has ended.  Goes on through a short absence of the server."""
+        deadline = Deadline(timeout)
+        failures = 0
+        while True:
+            try:
+                async with self._client.stream(ops.watch(self.name, deadline.left())) as stream:
+                    async for self.info in stream:
+                        failures = 0
+                        yield self.info
+                return
+            except UnavailableError:
+                if self.done:
+                    return
+                if failures == len(ops.RECONNECT):
+                    raise
+            await asyncio.sleep(ops.RECONNECT[failures])
+            failures += 1
+
+    async def wait(self, on_change: Callable[[OperationState], object] | None = None, *,
+                   timeout: float | None = None) -> Self:
+        """Waits until it has succeeded; see Operation.wait."""
+        async for state in self.watch(timeout=timeout):
+            if on_change:
+                on_change(state)
+        self.info.check()
+        return self
+
+    async def report(self, *, timeout: Timeout = DEFAULT) -> Report:
+        """An experiment's report, once it has ended."""
+        async with self._client.stream(ops.report(self.name, timeout)) as stream:
+            return await stream.result()
+
+    async def arrays(self, *, timeout: Timeout = DEFAULT) -> dict[str, npt.NDArray[Any]]:
+        """An experiment's arrays, and every column of numbers as TABLE.COLUMN."""
+        return ops.load_arrays(await self.fetch("arrays.npz", timeout=timeout))
+
+    async def fetch(self, file: str = "", *, timeout: Timeout = DEFAULT) -> bytes:
+        """One of `info.files`; its result where none is named, for a calibration the calibration file."""
+        async with self._client.stream(ops.fetch(self.name, file, timeout)) as stream:
+            return b"".join([piece async for piece in stream])

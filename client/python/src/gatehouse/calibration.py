@@ -1,0 +1,244 @@
+"""Calibration files of your own making: read, checked and written as docs/calibration-file.md says.
+
+    model = client.model("novella-gpt2-7m")
+    layers = [Layer(weight, bias, gate_bias=ALWAYS) for weight, bias in my_surrogates]
+    Calibration(layers, model.fingerprint, {"name": "mine"}).save("calibrations/mine.safetensors", model)
+
+The server finds the file, as NAME.safetensors, in the model directory's `calibrations/` or in `calibrations/MODEL/` of its
+state directory when it starts; client.select_calibration, or `calibration=` of a policy, names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gatehouse import safetensors
+from gatehouse.calibration_checks import CalibrationError, check_description
+from gatehouse.models import Model
+
+__all__ = ["ALWAYS", "NEVER", "Calibration", "CalibrationError", "Ladder", "Layer", "OperatingPoint", "fit_surrogate"]
+
+# Biases of gates that, with a weight of zeros, let every token go linear, or none.
+ALWAYS, NEVER = 100.0, -100.0
+_FORMAT = {"format": "gatehouse.calibration", "version": "1"}
+_REQUIRED = ("surrogate.weight", "surrogate.bias", "gate.weight", "gate.bias")
+_LADDER = ("ladder.weight", "ladder.bias", "ladder.neurons")
+_MEAN = "neuron_mean"
+
+
+@dataclass(eq=False)
+class Ladder:
+    """A surrogate beside neurons that stay exact: weight [d_model, d_model], bias [d_model], neurons [m], ascending."""
+
+    weight: npt.NDArray[Any]
+    bias: npt.NDArray[Any]
+    neurons: npt.NDArray[Any]
+
+
+@dataclass(eq=False)
+class Layer:
+    """One layer: ŷ = surrogate_weight x + surrogate_bias, and p = sigmoid(gate_weight · x + gate_bias).
+
+    surrogate_weight: [d_model, d_model], output by input; surrogate_bias, gate_weight: [d_model].
+    gate_weight: None is zeros, so that gate_bias alone decides (ALWAYS, NEVER).
+    neuron_mean: [d_mlp], what mean ablation puts in the neurons' place.
+    about: what is known of the layer, such as {"gateable": True, "linear_cost": 0.01}; docs/calibration-file.md has all.
+    """
+
+    surrogate_weight: npt.NDArray[Any]
+    surrogate_bias: npt.NDArray[Any]
+    gate_weight: npt.NDArray[Any] | None = None
+    gate_bias: float = NEVER
+    ladder: Ladder | None = None
+    neuron_mean: npt.NDArray[Any] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class OperatingPoint:
+    """Thresholds of all layers, by a name that requests give: a token goes linear where p > linear_thresholds[layer],
+    else takes the ladder where p > ladder_thresholds[layer].  At 1 never, below 0 always.
+
+    about: budget, cost, work_saved and the others of docs/calibration-file.md.
+    """
+
+    name: str
+    linear_thresholds: Sequence[float]
+    ladder_thresholds: Sequence[float] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def description(self) -> dict[str, Any]:
+        ladders = [1.0] * len(self.linear_thresholds) if self.ladder_thresholds is None else self.ladder_thresholds
+        layers = [{"linear_threshold": float(linear), "ladder_threshold": float(ladder)}
+                  for linear, ladder in zip(self.linear_thresholds, ladders, strict=True)]
+        return {"name": self.name, "layers": layers, **self.about}
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> OperatingPoint:
+        layers = description["layers"]
+        return cls(description["name"], [layer.get("linear_threshold", 1.0) for layer in layers],
+                   [layer.get("ladder_threshold", 1.0) for layer in layers],
+                   {key: value for key, value in description.items() if key not in ("name", "layers")})
+
+
+@dataclass(eq=False)
+class Calibration:
+    """All layers of one model.
+
+    model_fingerprint: client.model(name).fingerprint; another model refuses the file.
+    about: {"name": …, "corpus": …, "sink_positions": …} and the other keys of docs/calibration-file.md but `layers` and
+        `operating_points`.
+    """
+
+    layers: list[Layer]
+    model_fingerprint: str
+    about: dict[str, Any] = field(default_factory=dict)
+    operating_points: list[OperatingPoint] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: os.PathLike[str] | str) -> Calibration:
+        """Reads and checks a file.  CalibrationError says what is wrong in it."""
+        try:
+            tensors, metadata = safetensors.read(path)
+        except safetensors.FormatError as error:
+            raise CalibrationError(str(error)) from error
+        for key, wanted in _FORMAT.items():
+            if metadata.get(key) != wanted:
+                raise CalibrationError(f"metadata key {key} is {metadata.get(key)!r}, must be {wanted!r}")
+        if "model_fingerprint" not in metadata:
+            raise CalibrationError("metadata key model_fingerprint is missing")
+        try:
+            description = json.loads(metadata.get("calibration", "{}"))
+        except ValueError as error:
+            raise CalibrationError("metadata key calibration is not JSON") from error
+        groups = _by_layer(tensors)
+        check_description(description, len(groups))
+        abouts = description.pop("layers", [{} for _ in groups])
+        points = [OperatingPoint.of(point) for point in description.pop("operating_points", [])]
+        layers = [_layer(group, about) for group, about in zip(groups, abouts, strict=True)]
+        calibration = cls(layers, metadata["model_fingerprint"], description, points)
+        calibration.check()
+        return calibration
+
+    def save(self, path: os.PathLike[str] | str, model: Model | None = None) -> str:
+        """Checks and writes the file, whole or not at all; the calibration's own fingerprint, which the server shows."""
+        self.check(model)
+        tensors: dict[str, npt.NDArray[Any]] = {}
+        for index, layer in enumerate(self.layers):
+            tensors |= {f"layers.{index}.{name}": array for name, array in _tensors(layer).items()}
+        metadata = {**_FORMAT, "model_fingerprint": self.model_fingerprint,
+                    "calibration": json.dumps(self.description(), ensure_ascii=False, allow_nan=False)}
+        return "sha256:" + hashlib.sha256(safetensors.write(path, tensors, metadata)).hexdigest()
+
+    def description(self) -> dict[str, Any]:
+        """The JSON object of the file's metadata."""
+        return {**self.about, "layers": [layer.about for layer in self.layers],
+                "operating_points": [point.description() for point in self.operating_points]}
+
+    def check(self, model: Model | None = None) -> None:
+        """CalibrationError, naming the field and its bound, where the server would refuse the file; of `model`, its
+        fingerprint and shapes too."""
+        if not self.layers:
+            raise CalibrationError("layers is empty")
+        try:
+            check_description(self.description(), len(self.layers))
+        except ValueError as error:
+            raise error if isinstance(error, CalibrationError) else CalibrationError(f"operating_points: {error}")
+        d_model = np.asarray(self.layers[0].surrogate_bias).size if model is None else model.d_model
+        for index, layer in enumerate(self.layers):
+            _check_layer(index, layer, d_model, None if model is None else model.d_mlp)
+        for point in self.operating_points:
+            for index, threshold in enumerate(point.ladder_thresholds or ()):
+                if threshold < 1 and self.layers[index].ladder is None:
+                    raise CalibrationError(f"the operating point {point.name} has a ladder_threshold in layer {index}, "
+                                           "which has no ladder")
+        if model is None:
+            return
+        if self.model_fingerprint != model.fingerprint:
+            raise CalibrationError(f"model_fingerprint is {self.model_fingerprint}; {model.name} is {model.fingerprint}")
+        if len(self.layers) != model.layers:
+            raise CalibrationError(f"layers has {len(self.layers)} entries, {model.name} has {model.layers} layers")
+
+
+def fit_surrogate(x: npt.ArrayLike, y: npt.ArrayLike, ridge: float = 0.01
+                  ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """The ridge regression of y on x, [tokens, d_model] each, with an unpenalised bias (docs/methods.md, A.1): W and b,
+    such as for a Layer.  x and y are what an MLP reads and writes: Capture("mlp_in") and Capture("mlp_out")."""
+    inputs, outputs = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    centre, target = inputs.mean(axis=0), outputs.mean(axis=0)
+    centred = inputs - centre
+    gram = centred.T @ centred + ridge * np.eye(inputs.shape[1])
+    weight = np.linalg.solve(gram, centred.T @ (outputs - target)).T
+    return weight.astype(np.float32), (target - weight @ centre).astype(np.float32)
+
+
+def _tensors(layer: Layer) -> dict[str, npt.NDArray[Any]]:
+    """A layer's tensors by the end of their names."""
+    gate = np.zeros(np.asarray(layer.surrogate_bias).shape) if layer.gate_weight is None else layer.gate_weight
+    found: dict[str, Any] = dict(zip(_REQUIRED, (layer.surrogate_weight, layer.surrogate_bias, gate, [layer.gate_bias])))
+    if layer.ladder is not None:
+        found |= dict(zip(_LADDER[:2], (layer.ladder.weight, layer.ladder.bias)))
+    if layer.neuron_mean is not None:
+        found[_MEAN] = layer.neuron_mean
+    arrays = {name: np.asarray(array, np.float32) for name, array in found.items()}
+    if layer.ladder is not None:
+        arrays[_LADDER[2]] = np.asarray(layer.ladder.neurons, np.int64)
+    return arrays
+
+
+def _by_layer(tensors: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, npt.NDArray[Any]]]:
+    groups: dict[int, dict[str, npt.NDArray[Any]]] = {}
+    for name, array in tensors.items():
+        head, _, rest = name.partition(".")
+        index, _, suffix = rest.partition(".")
+        if head != "layers" or not index.isdecimal() or str(int(index)) != index or \
+                suffix not in (*_REQUIRED, *_LADDER, _MEAN):
+            raise CalibrationError(f"tensor {name} is not one of this format")
+        groups.setdefault(int(index), {})[suffix] = array
+    found = [groups.get(layer, {}) for layer in range(max(groups, default=-1) + 1)]
+    for layer, group in enumerate(found):
+        for suffix in _REQUIRED + (_LADDER if set(_LADDER) & set(group) else ()):
+            if suffix not in group:
+                raise CalibrationError(f"tensor layers.{layer}.{suffix} is missing")
+    return found
+
+
+def _layer(group: Mapping[str, npt.NDArray[Any]], about: dict[str, Any]) -> Layer:
+    if group["gate.bias"].shape != (1,):
+        raise CalibrationError(f"gate.bias has shape {list(group['gate.bias'].shape)}, must be [1]")
+    ladder = Ladder(*(group[name] for name in _LADDER)) if _LADDER[0] in group else None
+    return Layer(group["surrogate.weight"], group["surrogate.bias"], group["gate.weight"], float(group["gate.bias"][0]),
+                 ladder, group.get(_MEAN), about)
+
+
+def _check_layer(index: int, layer: Layer, d_model: int, d_mlp: int | None) -> None:
+    if layer.ladder is not None:
+        neurons = np.asarray(layer.ladder.neurons)
+        most = np.iinfo(np.int32).max if d_mlp is None else d_mlp
+        if neurons.ndim != 1 or neurons.size == 0 or not np.issubdtype(neurons.dtype, np.integer) or \
+                neurons[0] < 0 or neurons[-1] >= most or np.any(np.diff(neurons) <= 0):
+            raise CalibrationError(f"layers[{index}].ladder.neurons must be integers in [0, {most}), ascending, each once")
+    for name, array in _tensors(layer).items():
+        if name == _LADDER[2]:
+            continue
+        shape: tuple[int, ...] = (d_model, d_model) if name in ("surrogate.weight", "ladder.weight") else (d_model,)
+        if name == "gate.bias":
+            shape = (1,)
+        if name == _MEAN:
+            shape = array.shape[:1] if d_mlp is None else (d_mlp,)
+        if array.shape != shape:
+            raise CalibrationError(f"layers[{index}].{name} has shape {list(array.shape)}, must be {list(shape)}")
+        if not np.isfinite(array).all():
+            raise CalibrationError(f"layers[{index}].{name} holds a value that is not finite in float32")
+    for kind in ("consensus", "exception", "gateway"):
+        for finding in layer.about.get(kind, ()):
+            if d_mlp is not None and finding["neuron"] >= d_mlp:
+                raise CalibrationError(f"layers[{index}].about names neuron {finding['neuron']}, must be in [0, {d_mlp})")
