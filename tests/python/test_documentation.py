@@ -157,6 +157,16 @@ def test_commands_and_their_flags_exist(path):
     assert not wrong
 
 
+def test_what_the_readme_shows_of_the_smaller_model_works(server, tmp_path):
+    (tmp_path / "book.txt").write_text((ROOT / "tests/data/corpus/treasure_island.txt").read_text()[:4000])
+    commands = [words for words in page("README.md").commands() if words[0] == "gatehouse" and "novella-neox-4m" in words]
+    assert len(commands) >= 5
+    for words in commands:
+        run = service.gatehouse(*words[1:], server=server.address, cwd=tmp_path)
+        assert run.returncode == 0, f"{' '.join(words)}: {run.stderr}"
+    assert (tmp_path / "gatehouse-report.html").stat().st_size > 10_000
+
+
 # --- The pages among each other ---
 
 
