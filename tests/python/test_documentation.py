@@ -167,6 +167,14 @@ def test_what_the_readme_shows_of_the_smaller_model_works(server, tmp_path):
     assert (tmp_path / "gatehouse-report.html").stat().st_size > 10_000
 
 
+def test_figures_of_the_readme_are_those_of_the_pages_they_come_from():
+    section = re.search(r"^## What it costs and saves\n(.*?)^## ", page("README.md").text, re.MULTILINE | re.DOTALL)[1]
+    figures = set(re.findall(r"[+-]?\d+\.\d+(?: %)?", section))
+    sources = page("docs/performance.md").text + page("docs/frontier.md").text
+    assert len(figures) > 10
+    assert not {figure for figure in figures if figure not in sources}
+
+
 # --- The pages among each other ---
 
 
