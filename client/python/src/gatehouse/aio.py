@@ -335,3 +335,10 @@ class AsyncOperation:
         """One of `info.files`; its result where none is named, for a calibration the calibration file."""
         async with self._client.stream(ops.fetch(self.name, file, timeout)) as stream:
             return b"".join([piece async for piece in stream])
+
+    async def save(self, path: os.PathLike[str] | str, file: str = "", *, timeout: Timeout = DEFAULT) -> None:
+        """Writes one of `info.files` to `path`, piece by piece."""
+        async with self._client.stream(ops.fetch(self.name, file, timeout)) as stream:
+            with open(path, "wb") as out:
+                async for piece in stream:
+                    out.write(piece)

@@ -2,7 +2,7 @@
 
     model = client.model("novella-gpt2-7m")
     layers = [Layer(weight, bias, gate_bias=ALWAYS) for weight, bias in my_surrogates]
-    Calibration(layers, model.fingerprint, {"name": "mine"}).save("calibrations/mine.safetensors", model)
+    Calibration(layers, model.fingerprint).save("calibrations/mine.safetensors", model)
 
 The server finds the file, as NAME.safetensors, in the model directory's `calibrations/` or in `calibrations/MODEL/` of its
 state directory when it starts; client.select_calibration, or `calibration=` of a policy, names it.
@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,8 +96,8 @@ class Calibration:
     """All layers of one model.
 
     model_fingerprint: client.model(name).fingerprint; another model refuses the file.
-    about: {"name": …, "corpus": …, "sink_positions": …} and the other keys of docs/calibration-file.md but `layers` and
-        `operating_points`.
+    about: {"corpus": …, "sink_positions": …} and the other keys of docs/calibration-file.md but `layers` and
+        `operating_points`; `name` becomes the file's.
     """
 
     layers: list[Layer]
@@ -129,7 +131,13 @@ class Calibration:
         return calibration
 
     def save(self, path: os.PathLike[str] | str, model: Model | None = None) -> str:
-        """Checks and writes the file, whole or not at all; the calibration's own fingerprint, which the server shows."""
+        """Checks and writes NAME.safetensors, whole or not at all; the calibration's own fingerprint, which the server
+        shows.  The name is 1 to 64 letters, digits, '.', '_' and '-'."""
+        name = pathlib.Path(path).name
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\.safetensors", name):
+            raise CalibrationError(f"path ends in {name!r}, must be NAME.safetensors, with a name of 1 to 64 letters, digits, "
+                                   "'.', '_' and '-' that begins with a letter, a digit or '_'")
+        self.about["name"] = name.removesuffix(".safetensors")
         self.check(model)
         tensors: dict[str, npt.NDArray[Any]] = {}
         for index, layer in enumerate(self.layers):
@@ -188,7 +196,8 @@ def _tensors(layer: Layer) -> dict[str, npt.NDArray[Any]]:
         found |= dict(zip(_LADDER[:2], (layer.ladder.weight, layer.ladder.bias)))
     if layer.neuron_mean is not None:
         found[_MEAN] = layer.neuron_mean
-    arrays = {name: np.asarray(array, np.float32) for name, array in found.items()}
+    with np.errstate(over="ignore"):  # infinities are found later
+        arrays = {name: np.asarray(array, np.float64).astype(np.float32) for name, array in found.items()}
     if layer.ladder is not None:
         arrays[_LADDER[2]] = np.asarray(layer.ladder.neurons, np.int64)
     return arrays

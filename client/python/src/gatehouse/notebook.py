@@ -23,7 +23,8 @@ _MOST_TEXTS = 16
 _MOST_ROWS = 40  # of a report's table
 # Where each shade begins, of a rank in [0, 1]: the first is what is linear, the last three are above P95.
 _SHADES = (0.25, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95, 0.975, 0.99)
-_CELL, _ROW, _LEFT, _TOP = 15, 15, 36, 72  # pixels
+_CELL, _ROW, _LEFT = 15, 15, 36  # pixels
+_LABEL = 12  # most characters of a token over its column
 _DARK = ("--paper: #14171b; --ink: #e4e7eb; --muted: #9ba5b0; --rule: #333a42; --linear: #56a8e8; --ladder: #e3b341; "
          "--full: #4d5761; --exception: #ff8f4a; --q0: #1d1c1c; --q1: #2c241e; --q2: #402c1e; --q3: #57361e; "
          "--q4: #73431f; --q5: #925222; --q6: #bb6d2a; --q7: #dc8f40; --q8: #f2b664; --q9: #fde3b0; "
@@ -197,14 +198,16 @@ def _map(texts: Sequence[str], rows: Sequence[Sequence[str]], values: npt.NDArra
          marks: Sequence[Sequence[bool]] | None = None) -> str:
     """Layers × tokens: `rows` has the class of every cell, `values` what pointing at it tells."""
     tokens = min(len(texts), MOST_TOKENS)
-    width, height = _LEFT + tokens * _CELL + _TOP, _TOP + len(rows) * _ROW
+    labels = [text[:_LABEL] for text in texts[:tokens]]
+    top = 16 + 6 * max((len(label) for label in labels), default=0)
+    width, height = _LEFT + tokens * _CELL + top, top + len(rows) * _ROW
     parts = [f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
              f'aria-label="{len(rows)} layers by {tokens} tokens">']
-    for i, text in enumerate(texts[:tokens]):
+    for i, label in enumerate(labels):
         x = _LEFT + i * _CELL + _CELL - 4
-        parts.append(f'<text transform="translate({x},{_TOP - 4}) rotate(-60)">{_label(text[:12])}</text>')
+        parts.append(f'<text transform="translate({x},{top - 4}) rotate(-60)">{_label(label)}</text>')
     for layer, kinds in enumerate(rows):
-        y = _TOP + layer * _ROW
+        y = top + layer * _ROW
         parts.append(f'<text x="{_LEFT - 6}" y="{y + _ROW - 4}" text-anchor="end">L{layer}</text>')
         for i, kind in enumerate(kinds[:tokens]):
             value = kind if values is None else _number(values[layer][i])
