@@ -9,6 +9,7 @@ import tarfile
 
 import pytest
 import service
+from test_client import MODEL
 
 SOURCES = service.SOURCE / "client/python"
 USER = """
@@ -87,3 +88,15 @@ def test_frames_say_what_to_install(package):
             "from gatehouse.trace import frame\nframe({})")
     done = subprocess.run([sys.executable, "-c", code, package], capture_output=True, text=True)
     assert "pip install 'gatehouse[pandas]'" in done.stderr
+
+
+def test_the_guide_runs_and_names_everything(gh, server, tmp_path, monkeypatch):
+    guide = (service.SOURCE / "docs/python.md").read_text()
+    assert [name for name in gh.__all__ if not re.search(rf"\b{name}\b", guide)] == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_bytes((service.SOURCE / "tests/data/corpus/treasure_island.txt").read_bytes())
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.M | re.S)
+    assert len(blocks) >= 8
+    program = "\n".join(blocks).replace("127.0.0.1:50151", server.address).replace("novella-gpt2-7m", MODEL)
+    exec(compile(program, "docs/python.md", "exec"), {"__name__": "guide"})
+    assert {"heatmap.html", "report.json", "mine.safetensors"} <= {path.name for path in tmp_path.iterdir()}
