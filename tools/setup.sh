@@ -19,7 +19,10 @@ packages=(
 )
 check_packages=(clang-format clang-tidy)
 # What the tests of deploy/ run.
-deploy_packages=()
+deploy_packages=(
+  curl
+  prometheus
+)
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
