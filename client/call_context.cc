@@ -19,7 +19,9 @@ bool Canceller::WaitFor(absl::Duration duration) {
   return changed_.wait_for(lock, absl::ToChronoMilliseconds(duration), [this] { return cancelled_; });
 }
 
-CallContext::CallContext(absl::Time deadline, Canceller* canceller) : canceller_(canceller) {
+CallContext::CallContext(absl::Time deadline, Canceller* canceller, const std::string& replica)
+    : canceller_(canceller) {
+  if (!replica.empty()) context_.AddMetadata("gatehouse-replica", replica);
   if (deadline != absl::InfiniteFuture()) context_.set_deadline(absl::ToChronoTime(deadline));
   if (canceller_ == nullptr) return;
   std::lock_guard lock(canceller_->mutex_);

@@ -3,6 +3,8 @@
 
 #include <grpcpp/client_context.h>
 
+#include <string>
+
 #include "absl/time/time.h"
 #include "client/client.h"
 
@@ -11,7 +13,8 @@ namespace gatehouse::client {
 // The gRPC context of one call, with its deadline, which its Canceller can end.
 class CallContext {
  public:
-  CallContext(absl::Time deadline, Canceller* canceller);
+  // `replica` as in CallOptions.
+  CallContext(absl::Time deadline, Canceller* canceller, const std::string& replica = "");
   ~CallContext();
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;

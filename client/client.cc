@@ -70,8 +70,22 @@ grpc::ChannelArguments ChannelArgumentsFor(const ClientOptions& options) {
 absl::Time DeadlineOf(const CallOptions& options) { return absl::Now() + options.timeout; }
 
 // An event that nobody listens to lets the call go on.
+// What a request names, or else the options, says who is to answer it.
+template <typename Request>
+std::string ReplicaFor(const Request& request, const CallOptions& options) {
+  if constexpr (requires { request.name(); }) return ReplicaOf(request.name());
+  return options.replica;
+}
+
 template <typename Listener, typename Event>
 bool Tell(const Listener& listener, const Event& event) {
+// Whether an operation's server is absent; behind a proxy another replica may answer for it,
+// which knows less than was `heard` before.
+bool IsAbsent(const absl::Status& status, bool heard) {
+  const std::string reason = ErrorReason(status);
+  return absl::IsUnavailable(status) || (heard && (reason == "OTHER_REPLICA" || reason == "OPERATION_NOT_FOUND"));
+}
+
   return !listener || listener(event);
 }
 
@@ -210,7 +224,7 @@ class GrpcClient : public Client {
   template <typename Response, typename Stub, typename Method, typename Request>
   absl::StatusOr<Response> Unary(Stub& stub, Method method, const Request& request, const CallOptions& options) {
     if (absl::Status status = CheckUtf8(request); !status.ok()) return status;
-    CallContext context(DeadlineOf(options), options.canceller);
+    CallContext context(DeadlineOf(options), options.canceller, ReplicaFor(request, options));
     Response response;
     const grpc::Status status = (stub.*method)(context.get(), request, &response);
     if (!status.ok()) return ToStatus(status);
@@ -229,7 +243,8 @@ class GrpcClient : public Client {
   absl::Status ReadAll(Stub& stub, Method method, const Request& request, absl::Time deadline, Canceller* canceller,
                        const Listen& listen) {
     if (absl::Status status = CheckUtf8(request); !status.ok()) return status;
-    CallContext context(deadline, canceller);
+    CallContext context(deadline, options.canceller, ReplicaFor(request, options));
+  // The deadline stands for the options' timeout.
     const auto reader = (stub.*method)(context.get(), request);
     Response response;
     while (reader->Read(&response)) {
@@ -247,7 +262,7 @@ class GrpcClient : public Client {
                                  const Listen& listen) {
     std::optional<Summary> summary;
     const absl::Status status =
-        ReadAll<Response>(stub, method, request, DeadlineOf(options), options.canceller, [&](const Response& response) {
+        ReadAll<Response>(stub, method, request, DeadlineOf(options), options, [&](const Response& response) {
           if (response.has_summary()) summary = response.summary();
           return listen(response);
         });
@@ -276,7 +291,7 @@ class GrpcClient : public Client {
 absl::StatusOr<v1::UploadCorpusResponse> GrpcClient::UploadCorpus(std::istream& text, const std::string& display_name,
                                                                   const std::function<bool(uint64_t)>& on_progress,
                                                                   const CallOptions& options) {
-  CallContext context(DeadlineOf(options), options.canceller);
+  CallContext context(DeadlineOf(options), options.canceller, options.replica);
   v1::UploadCorpusResponse response;
   const auto writer = operations_->UploadCorpus(context.get(), &response);
   // Abandons the call, so that the server keeps nothing of it.
@@ -318,22 +333,23 @@ absl::StatusOr<v1::Operation> GrpcClient::WatchOperation(const std::string& name
   request.set_name(name);
   const absl::Time deadline = DeadlineOf(options);
   Canceller never;
-  Canceller& canceller = options.canceller == nullptr ? never : *options.canceller;
+  CallOptions attempt = options;
+  if (attempt.canceller == nullptr) attempt.canceller = &never;
   v1::Operation last;
   for (size_t failures = 0;; ++failures) {
     const absl::Status status =
         ReadAll<v1::WatchOperationResponse>(*operations_, &v1::OperationService::Stub::WatchOperation, request,
-                                            deadline, &canceller, [&](const v1::WatchOperationResponse& response) {
+                                            deadline, attempt, [&](const v1::WatchOperationResponse& response) {
                                               failures = 0;
                                               last = response.operation();
                                               return Tell(on_change, last);
                                             });
     if (status.ok()) break;
     if (IsDone(last)) break;  // the connection broke after the last word
-    if (!absl::IsUnavailable(status) || failures == kReconnectMs.size()) return status;
+    if (!IsAbsent(status, !last.name().empty()) || failures == kReconnectMs.size()) return status;
     const absl::Duration pause = absl::Milliseconds(kReconnectMs[failures]);
     if (absl::Now() + pause >= deadline) return absl::DeadlineExceededError("the operation did not end in time");
-    if (canceller.WaitFor(pause)) return absl::CancelledError("the watch was cancelled");
+    if (attempt.canceller->WaitFor(pause)) return absl::CancelledError("the watch was cancelled");
   }
   if (!IsDone(last)) return absl::InternalError("the server ended the watch before the operation ended");
   return last;
@@ -365,7 +381,7 @@ absl::StatusOr<uint64_t> GrpcClient::FetchResult(const std::string& name, const 
   request.set_file(file);
   uint64_t size = 0;
   const absl::Status status = ReadAll<v1::FetchResultResponse>(
-      *operations_, &v1::OperationService::Stub::FetchResult, request, DeadlineOf(options), options.canceller,
+      *operations_, &v1::OperationService::Stub::FetchResult, request, DeadlineOf(options), options,
       [&](const v1::FetchResultResponse& response) {
         size += response.data().size();
         out.write(response.data().data(), static_cast<std::streamsize>(response.data().size()));
@@ -383,7 +399,7 @@ absl::StatusOr<v1::Report> GrpcClient::GetReport(const std::string& name, const 
   bool whole = true;
   const absl::Status status =
       ReadAll<v1::GetReportResponse>(*operations_, &v1::OperationService::Stub::GetReport, request, DeadlineOf(options),
-                                     options.canceller, [&](v1::GetReportResponse& response) {
+                                     options, [&](v1::GetReportResponse& response) {
                                        if (response.has_report()) report.MergeFrom(response.report());
                                        if (response.has_table())
                                          whole = AddPiece(std::move(*response.mutable_table()), report) && whole;
@@ -445,3 +461,10 @@ bool IsDone(const v1::Operation& operation) {
 }
 
 }  // namespace gatehouse::client
+std::string ReplicaOf(const std::string& operation) {
+  constexpr std::string_view kPrefix = "operations/";
+  const size_t end = operation.rfind('/');
+  if (!operation.starts_with(kPrefix) || end < kPrefix.size()) return "";
+  return operation.substr(kPrefix.size(), end - kPrefix.size());
+}
+

@@ -93,6 +93,9 @@ struct CallOptions {
   Canceller* canceller = nullptr;
 };
 
+  // The replica that a proxy before several is to send the call to; empty: any.  Calls that
+  // name an operation go to its replica of themselves.
+  std::string replica = "";
 // What is heard of a call while it runs, on the calling thread.  Each may be empty.
 // Returning false cancels the call.
 struct GenerationEvents {
@@ -148,7 +151,8 @@ class Client {
 
   // ---- Operations ----
   // Uploads a text in chunks.  InvalidArgument, before the server hears of it, at the
-  // first byte that is not UTF-8.  `on_progress` hears the bytes sent so far.
+  // first byte that is not UTF-8.  `on_progress` hears the bytes sent so far.  The answer's
+  // replica has it: pass that on, in CallOptions, to further uploads and StartOperation.
   virtual absl::StatusOr<v1::UploadCorpusResponse> UploadCorpus(std::istream& text, const std::string& display_name,
                                                                 const std::function<bool(uint64_t)>& on_progress,
                                                                 const CallOptions& options = {}) = 0;
@@ -177,3 +181,6 @@ bool IsDone(const v1::Operation& operation);
 }  // namespace gatehouse::client
 
 #endif  // GATEHOUSE_CLIENT_CLIENT_H_
+// The replica in the name "operations/REPLICA/ID"; empty for anything else.
+std::string ReplicaOf(const std::string& operation);
+

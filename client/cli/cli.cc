@@ -28,6 +28,7 @@ Examples:
   gatehouse --server 10.0.0.7:50151 models --json)";
 
 struct GlobalFlags {
+  std::string replica;
   std::string server = kDefaultServer;
   double timeout_seconds = 0;
   bool json = false;
@@ -38,6 +39,9 @@ void DeclareGlobals(CLI::App& app, GlobalFlags& flags) {
   app.add_option("-s,--server", flags.server, "The server")
       ->type_name("HOST:PORT")
       ->envname("GATEHOUSE_SERVER")
+  app.add_option("--replica", flags.replica,
+                 "Of several replicas behind a proxy, the one to ask; operations are asked for at theirs anyway")
+      ->type_name("NAME");
       ->capture_default_str();
   app.add_option("--timeout", flags.timeout_seconds, "Give up after this long; 0: never")
       ->type_name("SECONDS")
@@ -99,7 +103,8 @@ int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal
   Session session{
       .client = **client,
       .call = {.timeout = flags.timeout_seconds > 0 ? absl::Seconds(flags.timeout_seconds) : absl::InfiniteDuration(),
-               .canceller = &canceller},
+               .canceller = &canceller,
+               .replica = flags.replica},
       .json = flags.json,
       .terminal = terminal,
       .interrupts = environment.interrupts};

@@ -47,6 +47,7 @@ absl::StatusOr<ExperimentInputs::Uploaded> ExperimentInputs::Upload(Session& ses
   Uploaded uploaded;
   uploaded.request.set_model(model);
   *uploaded.request.mutable_experiment() = spec;
+  if (!spec.resume().empty()) session.call.replica = client::ReplicaOf(spec.resume());
   for (const std::string& path : corpora) {
     const auto corpus = UploadFile(session, path, in);
     if (!corpus.ok()) return corpus.status();

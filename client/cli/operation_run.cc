@@ -67,7 +67,7 @@ absl::StatusOr<v1::UploadCorpusResponse> UploadFile(Session& session, const std:
   }
   const std::string label = path == "-" ? "standard input" : std::filesystem::path(path).filename().string();
   ProgressBar progress(session.terminal);
-  return session.client.UploadCorpus(
+  auto uploaded = session.client.UploadCorpus(
       path == "-" ? in : file, label,
       [&](uint64_t sent) {
         const double share = size > 0 ? static_cast<double>(sent) / static_cast<double>(size) : 0;
@@ -75,6 +75,8 @@ absl::StatusOr<v1::UploadCorpusResponse> UploadFile(Session& session, const std:
         return true;
       },
       session.call);
+  if (uploaded.ok() && !uploaded->replica().empty()) session.call.replica = uploaded->replica();
+  return uploaded;
 }
 
 absl::StatusOr<Watched> WatchToEnd(Session& session, const std::string& name) {

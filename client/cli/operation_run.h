@@ -12,7 +12,8 @@ namespace gatehouse::cli {
 
 // What the commands that start operations have in common.
 
-// Uploads the file, or what `in` holds for "-", with a bar on a terminal.
+// Uploads the file, or what `in` holds for "-", with a bar on a terminal.  The session's further
+// calls go to the replica that has it.
 absl::StatusOr<v1::UploadCorpusResponse> UploadFile(Session& session, const std::string& path, std::istream& in);
 
 // Watches to the end, with a bar.  The first Ctrl-C asks the server to cancel, and goes on

@@ -64,6 +64,7 @@ absl::Status CorpusReceiver::Complete() {
   v1::UploadCorpusResponse response;
   response.set_corpus(corpus.name);
   response.set_size_bytes(corpus.size_bytes);
+  response.set_replica(service_.replica);
   *reply_ = SerializeMessage(response);
   return absl::OkStatus();
 }

@@ -182,7 +182,12 @@ absl::StatusOr<OperationStatus> OperationManagerImpl::Start(const std::string& m
 }
 
 absl::StatusOr<OperationStatus> OperationManagerImpl::Read(const OperationName& name) const {
-  if (!Ours(name)) return files_.Read(name);
+  if (!Ours(name)) {
+    absl::StatusOr<OperationStatus> status = files_.Read(name);
+    if (!absl::IsNotFound(status.status())) return status;
+    return NoSuchOperation(StrCat("replica ", options_.replica, " sees no ", name.ToString(), ": ask replica ",
+                                  name.replica, ", which ran it if it exists"));
+  }
   const std::lock_guard lock(mutex_);
   const auto found = jobs_.find(name.ToString());
   if (found == jobs_.end()) return NoSuchOperation("there is no such operation");
