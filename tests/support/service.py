@@ -83,12 +83,12 @@ class Process:
 class Server(Process):
     """A gatehouse-server on ports of the loopback, ready; `address` and `metrics` are HOST:PORT."""
 
-    def __init__(self, directory, *flags, models=("novella-neox-4m",), port=0, metrics_port=0):
+    def __init__(self, directory, *flags, models=("novella-neox-4m",), host="127.0.0.1", port=0, metrics_port=0):
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         chosen = [f"--model={name}={SOURCE / 'models' / name}" for name in models]
-        super().__init__([BIN / "gatehouse-server", f"--listen=127.0.0.1:{port}",
-                          f"--metrics-listen=127.0.0.1:{metrics_port}", f"--state-dir={directory / 'state'}",
+        super().__init__([BIN / "gatehouse-server", f"--listen={host}:{port}",
+                          f"--metrics-listen={host}:{metrics_port}", f"--state-dir={directory / 'state'}",
                           *chosen, *flags], directory / "server.log",
                          env={**os.environ, "OMP_WAIT_POLICY": "passive"})
         try:
