@@ -59,6 +59,11 @@ std::string CheckModel(const std::string& text) {
   return StrCat("'", text, "' is not NAME=DIR");
 }
 
+std::string CheckFolder(const std::string& text) {
+  std::error_code error;
+  return fs::is_directory(text, error) ? "" : StrCat("'", text, "' is no folder that can be read");
+}
+
 // In [0, most]; CLI::Range takes NaN.
 CLI::Validator SecondsUpTo(double most) {
   return CLI::Validator(
@@ -78,6 +83,11 @@ void AddModelFlags(CLI::App& app, ServerFlags& flags, std::vector<std::string>& 
       ->check(CheckModel)
       ->take_all()
       ->type_name("NAME=DIR")
+      ->group(group);
+  app.add_option("--calibrations-dir", flags.calibrations_dir,
+                 "Serve the calibrations MODEL/NAME.safetensors of this folder too; it is only read")
+      ->check(CheckFolder)
+      ->type_name("DIR")
       ->group(group);
   app.add_option("--device", flags.device, "Where models run")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))

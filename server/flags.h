@@ -25,6 +25,7 @@ struct ServerFlags {
   int max_waiting = 256;
   int prefill_chunk = 256;
 
+  std::string calibrations_dir;  // empty: none beside the models' own and the state directory's
   std::string state_dir;
   int64_t corpus_limit_mb = 256;
   int keep_operations = 1000;

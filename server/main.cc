@@ -41,7 +41,7 @@ absl::Status LoadModels(const ServerFlags& flags, ModelCatalog& catalog) {
   options.kv_bytes = flags.kv_memory_mb << 20;
   for (const auto& [name, directory] : flags.models) {
     LogInfo(StrCat("loading model ", name, " from ", directory));
-    GH_RETURN_IF_ERROR(catalog.Load(name, directory, options, flags.state_dir));
+    GH_RETURN_IF_ERROR(catalog.Load(name, directory, options, flags.calibrations_dir, flags.state_dir));
   }
   return absl::OkStatus();
 }

@@ -26,11 +26,11 @@ struct ServedModel {
 class ModelCatalog {
  public:
   // Loads NAME from a directory: engine, tokenizer.json, and the calibrations found in
-  // <directory>/calibrations and <state_dir>/calibrations.  AlreadyExists for a name
-  // given twice; InvalidArgument for a bad name; else the loader's error, naming the
-  // model.
+  // <directory>/calibrations, <calibrations_dir>/NAME and <state_dir>/calibrations/NAME; the
+  // last two may be empty.  AlreadyExists for a name given twice; InvalidArgument for a bad
+  // name; else the loader's error, naming the model.
   absl::Status Load(const std::string& name, const std::string& directory, const EngineOptions& options,
-                    const std::string& state_dir);
+                    const std::string& calibrations_dir, const std::string& state_dir);
   // For tests: a model made elsewhere.
   absl::Status Add(ServedModel model);
 

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
@@ -11,8 +12,11 @@ namespace gatehouse {
 namespace {
 
 absl::StatusOr<ServedModel> LoadModel(const std::string& name, const std::string& directory,
-                                      const EngineOptions& options, const std::string& state_dir) {
+                                      const EngineOptions& options, const std::string& calibrations_dir,
+                                      const std::string& state_dir) {
   const std::filesystem::path folder(directory);
+  std::vector<std::string> calibrations = {folder / "calibrations"};
+  if (!calibrations_dir.empty()) calibrations.push_back(std::filesystem::path(calibrations_dir) / name);
   ServedModel model;
   model.name = name;
   GH_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(folder / "tokenizer.json"));
@@ -20,7 +24,7 @@ absl::StatusOr<ServedModel> LoadModel(const std::string& name, const std::string
   const std::string state_folder =
       state_dir.empty() ? "" : (std::filesystem::path(state_dir) / "calibrations" / name).string();
   GH_ASSIGN_OR_RETURN(model.calibrations,
-                      CalibrationStore::Create(*model.engine, name, {folder / "calibrations"}, state_folder));
+                      CalibrationStore::Create(*model.engine, name, std::move(calibrations), state_folder));
   return model;
 }
 
@@ -28,10 +32,10 @@ absl::StatusOr<ServedModel> LoadModel(const std::string& name, const std::string
 
 // Apart from the rest of the catalog because it alone needs the real engine.
 absl::Status ModelCatalog::Load(const std::string& name, const std::string& directory, const EngineOptions& options,
-                                const std::string& state_dir) {
+                                const std::string& calibrations_dir, const std::string& state_dir) {
   GH_RETURN_IF_ERROR(CheckName("a model's name", name));
   if (models_.contains(name)) return absl::AlreadyExistsError(StrCat("there is already a model named ", name));
-  absl::StatusOr<ServedModel> model = LoadModel(name, directory, options, state_dir);
+  absl::StatusOr<ServedModel> model = LoadModel(name, directory, options, calibrations_dir, state_dir);
   if (!model.ok()) return Annotate(model.status(), StrCat("model ", name));
   return Add(*std::move(model));
 }
