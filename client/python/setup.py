@@ -15,8 +15,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROTOS = next((path for path in (HERE / "proto", HERE.parent.parent / "proto") if (path / "gatehouse/v1").is_dir()), None)
 PACKAGE = pathlib.PurePath("gatehouse/v1")
+PROTOS = next((path for path in (HERE / "proto", HERE.parent.parent / "proto") if (path / PACKAGE).is_dir()), None)
 
 
 def generate(out: pathlib.Path) -> str:

@@ -16,9 +16,9 @@ def package(tmp_path_factory):
     for needed in ("grpc", "grpc_tools", "pandas"):
         pytest.importorskip(needed, reason=f"{needed} is not installed: tools/requirements-test.txt")
     target = tmp_path_factory.mktemp("package")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
-                    "--target", target, service.SOURCE / "client/python"], check=True, timeout=300,
-                   env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps",
+                    "--no-index", "--no-compile", "--target", target, service.SOURCE / "client/python"], check=True,
+                   timeout=300, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
     return target
 
 

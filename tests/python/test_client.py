@@ -1,5 +1,7 @@
 """The waiting client against a real server: what it returns, and what it raises."""
 
+import dataclasses
+import inspect
 import json
 import re
 import urllib.request
@@ -231,12 +233,24 @@ def test_errors_say_what_is_wrong(client, gh):
 
 
 def test_a_call_ends_at_its_deadline_and_so_does_the_server(client, server, gh):
-    before = metric(server, rf'gatehouse_requests_total\{{code="DEADLINE_EXCEEDED",method="score",model="{MODEL}"\}}')
+    def ended():
+        return metric(server, rf'gatehouse_requests_total\{{code="DEADLINE_EXCEEDED",method="score",model="{MODEL}"\}}')
+
+    before = ended()
     with pytest.raises(TimeoutError) as caught:
         client.score(MODEL, "It was. " * 20000, timeout=0.2, stride=64)
     assert isinstance(caught.value, gh.errors.DeadlineExceededError)
-    after = lambda: metric(server, rf'gatehouse_requests_total\{{code="DEADLINE_EXCEEDED",method="score",model="{MODEL}"\}}')  # noqa: E731
-    service.wait_until(lambda: after() == before + 1, "the end of the call at the server")
+    service.wait_until(lambda: ended() == before + 1, "the end of the call at the server")
+
+
+def test_methods_tell_their_arguments(gh):
+    assert "temperature" in inspect.signature(gh.Client.generate).parameters
+    assert "a stop string is not part of the text" in gh.Client.generate.__doc__
+    returned = {name: inspect.signature(getattr(gh.Client, name)).return_annotation
+                for name in ("generate", "score", "models", "calibrate")}
+    assert returned == {"generate": "Generation", "score": "ScoreResult", "models": "list[ModelSummary]",
+                        "calibrate": "Operation"}
+    assert {field.name for field in dataclasses.fields(gh.Options)} == set(gh.channel.OptionValues.__annotations__)
 
 
 def test_options_are_checked(gh):

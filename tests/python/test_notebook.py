@@ -73,7 +73,8 @@ def test_nothing_is_loaded_and_both_themes_have_colours(shown, kind):
     assert "//" not in re.sub(r"<title>.*?</title>", "", shown[kind].split("</style>")[0])
     style = shown[kind].split("<style>")[1].split("</style>")[0]
     assert style.count("{") == style.count("}") and "DARK" not in style and "LIGHT" not in style
-    colours = [dict(re.findall(r"(--[\w-]+): ([^;]+);", block)) for block in re.findall(r"\{([^{}]*--paper:[^{}]*)\}", style)]
+    blocks = re.findall(r"\{([^{}]*--paper:[^{}]*)\}", style)
+    colours = [dict(re.findall(r"(--[\w-]+): ([^;]+);", block)) for block in blocks]
     light, dark = colours[0], colours[1]
     assert light.keys() == dark.keys() and light == colours[2] and dark == colours[3]
     assert all(light[name] != dark[name] for name in light)
@@ -85,7 +86,8 @@ def test_a_heat_map_has_a_cell_for_every_token_and_layer(client, gh):
     page = Page(result.heatmap(layer=2).html)
     cells = [attributes["class"] for tag, attributes in page.elements if tag == "rect"]
     ranks = result.ranks()
-    shades = [sum(rank >= start for start in (0.25, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95, 0.975, 0.99)) for rank in ranks.T.ravel()]
+    starts = (0.25, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95, 0.975, 0.99)
+    shades = [sum(rank >= start for start in starts) for rank in ranks.T.ravel()]
     assert cells == [f"q{shade}" for shade in shades]
     spans = [attributes for tag, attributes in page.elements if tag == "span" and "title" in attributes]
     assert [span["title"] for span in spans] == [f"{score:.3g}" for score in result.scores[:, 2]]
@@ -96,7 +98,8 @@ def test_a_heat_map_has_a_cell_for_every_token_and_layer(client, gh):
 
 
 def test_routes_are_drawn_as_they_were(client, gh):
-    result = client.generate(MODEL, TEXT, max_tokens=4, gating=gh.Gated(0.2), record="routing", record_prompt=True).result()
+    result = client.generate(MODEL, TEXT, max_tokens=4, gating=gh.Gated(0.2), record="routing",
+                             record_prompt=True).result()
     page = Page(gh.notebook.routes(result.trace).html)
     cells = [attributes["class"] for tag, attributes in page.elements if tag == "rect"]
     assert cells == result.trace.paths.T.ravel().tolist() and "linear" in cells
@@ -132,7 +135,8 @@ def test_the_example_goes_from_an_import_to_a_heat_map_in_ten_lines(package, ser
     assert not any(cell.get("outputs") for cell in notebook.cells)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(code[0].source.splitlines()) <= 10
-    environment = {**os.environ, "GATEHOUSE_SERVER": server.address, "GATEHOUSE_MODEL": MODEL, "PYTHONPATH": str(package)}
+    environment = {**os.environ, "GATEHOUSE_SERVER": server.address, "GATEHOUSE_MODEL": MODEL,
+                   "PYTHONPATH": str(package)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=environment)

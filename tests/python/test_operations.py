@@ -70,8 +70,8 @@ def test_an_experiment_ends_in_frames_and_arrays(client, server, gh, book, tmp_p
 
 
 def test_a_calibration_serves_when_it_is_done(client, gh, book):
-    operation = client.calibrate(MODEL, BOOK, name="from-python", activate=False, max_consensus=3, seed=5, fit_tokens=300,
-                                 gate_tokens=300, select_tokens=128, report_tokens=128, window_tokens=64)
+    small = {"fit_tokens": 500, "gate_tokens": 300, "select_tokens": 128, "report_tokens": 128, "window_tokens": 64}
+    operation = client.calibrate(MODEL, BOOK, name="from-python", activate=False, max_consensus=3, seed=5, **small)
     operation.wait(timeout=300)
     assert operation.info.result == "from-python"
     assert "from-python" in [entry.name for entry in client.model(MODEL).calibrations]

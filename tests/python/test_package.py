@@ -41,17 +41,17 @@ def build(hook, where, *arguments):
 def test_it_asks_for_the_protobuf_that_its_messages_need(gh, package):
     meta = importlib.metadata.PathDistribution(next(package.glob("gatehouse-*.dist-info")))
     written = re.search(r"Protobuf Python Version: ([0-9.]+)", (package / "gatehouse/v1/common_pb2.py").read_text())
-    wanted = {re.match(r"[a-z]+", requirement)[0]: requirement for requirement in meta.requires if "extra" not in requirement}
+    wanted = {re.match(r"[a-z]+", needed)[0]: needed for needed in meta.requires if "extra" not in needed}
     assert set(wanted) == {"grpcio", "protobuf", "numpy"} and f">={written[1]}" in wanted["protobuf"]
     assert set(meta.metadata.get_all("Provides-Extra")) == {"pandas", "notebook"}
     assert (package / "gatehouse/py.typed").exists() and (package / "gatehouse/notebook.css").exists()
 
 
 def test_nothing_generated_is_in_the_checkout(package):
-    listed = subprocess.run(["git", "ls-files", "--others", "--cached", "."], cwd=SOURCES, capture_output=True, text=True)
-    if listed.returncode:
+    git = subprocess.run(["git", "ls-files", "--others", "--cached", "."], cwd=SOURCES, capture_output=True, text=True)
+    if git.returncode:
         pytest.skip("this is no git checkout")
-    assert not [path for path in listed.stdout.split() if "pb2" in path or "egg-info" in path or path.startswith("build")]
+    assert not [path for path in git.stdout.split() if "pb2" in path or "egg-info" in path or path.startswith("build")]
 
 
 def test_an_sdist_builds_away_from_the_checkout(package, tmp_path):

@@ -9,8 +9,8 @@ MODEL = "any"
 
 
 class Script:
-    """A server of generic handlers: `fail[method]` is how many calls of a method fail with UNAVAILABLE, `after` how many
-    messages of a stream are sent before it does."""
+    """A server of generic handlers: `fail[method]` is how many calls of a method fail with UNAVAILABLE, `after` how
+    many messages of a stream are sent before it does."""
 
     def __init__(self, grpc, gh):
         self.grpc = grpc
@@ -63,7 +63,7 @@ def script(gh):
     made.answers["Generate"] = [token, token, summary]
     running = operations_pb2.Operation(name="operations/there/1", state=2)
     ended = operations_pb2.Operation(name="operations/there/1", state=3)
-    made.answers["WatchOperation"] = [operations_pb2.WatchOperationResponse(operation=state) for state in (running, ended)]
+    made.answers["WatchOperation"] = [operations_pb2.WatchOperationResponse(operation=op) for op in (running, ended)]
     for method in ("Get", "Cancel", "Start"):
         kind = getattr(operations_pb2, f"{method}OperationResponse")
         made.answers[f"{method}Operation"] = [kind(operation=running)]
@@ -81,8 +81,9 @@ def test_a_call_that_no_server_began_to_answer_is_repeated(gh, script):
 
 def test_a_call_is_given_up_after_its_attempts(gh, script):
     script.fail["Generate"] = 9
-    with gh.connect(script.address, attempts=2) as client, pytest.raises(gh.errors.UnavailableError, match="on purpose"):
-        client.generate(MODEL, "x").result()
+    with gh.connect(script.address, attempts=2) as client:
+        with pytest.raises(gh.errors.UnavailableError, match="on purpose"):
+            client.generate(MODEL, "x").result()
     assert script.times("Generate") == 2
 
 

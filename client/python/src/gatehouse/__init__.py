@@ -5,11 +5,11 @@
         print(text, end="", flush=True)
 """
 
-from typing import Any
+from typing import Unpack
 
 from gatehouse import calibration, errors, experiments, gating, interventions, notebook
 from gatehouse.aio import AsyncClient, AsyncGeneration, AsyncOperation
-from gatehouse.channel import DEFAULT_SERVER, Options
+from gatehouse.channel import DEFAULT_SERVER, Options, OptionValues
 from gatehouse.client import Client, Generation, Operation
 from gatehouse.errors import GatehouseError
 from gatehouse.gating import Full, Gated, Ladder, Linear, Quorum
@@ -23,12 +23,12 @@ from gatehouse.trace import Trace
 
 __all__ = [
     "Alternative", "AsyncClient", "AsyncGeneration", "AsyncOperation", "Capture", "Client", "ConsensusResult", "Corpus",
-    "ForcePath", "Full", "Gated", "GatehouseError", "Generation", "GenerationResult", "Ladder", "Linear", "Mean", "Model",
-    "ModelSummary", "NonlinearityResult", "Operation", "OperationState", "Options", "Patch", "Quorum", "Report",
-    "Routing", "Scale", "ScoreResult", "Set", "Token", "Trace", "Zero", "ZeroMlp", "calibration", "connect", "errors",
-    "experiments", "gating", "interventions", "notebook"]
+    "DEFAULT_SERVER", "ForcePath", "Full", "Gated", "GatehouseError", "Generation", "GenerationResult", "Ladder",
+    "Linear", "Mean", "Model", "ModelSummary", "NonlinearityResult", "Operation", "OperationState", "Options", "Patch",
+    "Quorum", "Report", "Routing", "Scale", "ScoreResult", "Set", "Token", "Trace", "Zero", "ZeroMlp", "calibration",
+    "connect", "errors", "experiments", "gating", "interventions", "notebook"]
 
 
-def connect(server: str = DEFAULT_SERVER, **options: Any) -> Client:
+def connect(server: str = DEFAULT_SERVER, **options: Unpack[OptionValues]) -> Client:
     """A client of the server at HOST:PORT; `options` are those of gatehouse.Options."""
     return Client(server, Options(**options))

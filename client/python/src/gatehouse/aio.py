@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +18,8 @@ from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
 from gatehouse.client import Corpora, as_method
-from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError, from_rpc
+from gatehouse.errors import (CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError,
+                              from_rpc)
 from gatehouse.folds import GenerationFold
 from gatehouse.operations import Corpus, CorpusSource, OperationState
 from gatehouse.report import Report
@@ -37,7 +37,7 @@ def _unary(build: Callable[P, Unary[Result]]) -> Callable[Concatenate[AsyncClien
     async def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> Result:
         return await self.run(build(*args, **kwargs))
     return cast("Callable[Concatenate[AsyncClient, P], Awaitable[Result]]",
-                as_method(build, method, inspect.Signature.empty))
+                as_method(build, method))
 
 
 def _collecting(build: Callable[P, Streaming[Any, Result]]
@@ -46,7 +46,7 @@ def _collecting(build: Callable[P, Streaming[Any, Result]]
         async with self.stream(build(*args, **kwargs)) as stream:
             return await stream.result()
     return cast("Callable[Concatenate[AsyncClient, P], Awaitable[Result]]",
-                as_method(build, method, inspect.Signature.empty))
+                as_method(build, method))
 
 
 def _generating(build: Callable[P, Streaming[Token, GenerationResult]]

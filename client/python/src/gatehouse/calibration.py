@@ -4,8 +4,8 @@
     layers = [Layer(weight, bias, gate_bias=ALWAYS) for weight, bias in my_surrogates]
     Calibration(layers, model.fingerprint).save("calibrations/mine.safetensors", model)
 
-The server finds the file, as NAME.safetensors, in the model directory's `calibrations/` or in `calibrations/MODEL/` of its
-state directory when it starts; client.select_calibration, or `calibration=` of a policy, names it.
+When it starts, the server finds NAME.safetensors in the model directory's `calibrations/` and in `calibrations/MODEL/`
+of its state directory; client.select_calibration, or `calibration=` of a policy, names it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layer:
     surrogate_weight: [d_model, d_model], output by input; surrogate_bias, gate_weight: [d_model].
     gate_weight: None is zeros, so that gate_bias alone decides (ALWAYS, NEVER).
     neuron_mean: [d_mlp], what mean ablation puts in the neurons' place.
-    about: what is known of the layer, such as {"gateable": True, "linear_cost": 0.01}; docs/calibration-file.md has all.
+    about: what is known of it, such as {"gateable": True, "linear_cost": 0.01}; docs/calibration-file.md has all.
     """
 
     surrogate_weight: npt.NDArray[Any]
@@ -135,8 +135,8 @@ class Calibration:
         shows.  The name is 1 to 64 letters, digits, '.', '_' and '-'."""
         name = pathlib.Path(path).name
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\.safetensors", name):
-            raise CalibrationError(f"path ends in {name!r}, must be NAME.safetensors, with a name of 1 to 64 letters, digits, "
-                                   "'.', '_' and '-' that begins with a letter, a digit or '_'")
+            raise CalibrationError(f"path ends in {name!r}, must be NAME.safetensors, with a name of 1 to 64 letters, "
+                                   "digits, '.', '_' and '-' that begins with a letter, a digit or '_'")
         self.about["name"] = name.removesuffix(".safetensors")
         self.check(model)
         tensors: dict[str, npt.NDArray[Any]] = {}
@@ -171,7 +171,8 @@ class Calibration:
         if model is None:
             return
         if self.model_fingerprint != model.fingerprint:
-            raise CalibrationError(f"model_fingerprint is {self.model_fingerprint}; {model.name} is {model.fingerprint}")
+            raise CalibrationError(f"model_fingerprint is {self.model_fingerprint}, must be {model.fingerprint}, "
+                                   f"that of {model.name}")
         if len(self.layers) != model.layers:
             raise CalibrationError(f"layers has {len(self.layers)} entries, {model.name} has {model.layers} layers")
 
@@ -191,7 +192,8 @@ def fit_surrogate(x: npt.ArrayLike, y: npt.ArrayLike, ridge: float = 0.01
 def _tensors(layer: Layer) -> dict[str, npt.NDArray[Any]]:
     """A layer's tensors by the end of their names."""
     gate = np.zeros(np.asarray(layer.surrogate_bias).shape) if layer.gate_weight is None else layer.gate_weight
-    found: dict[str, Any] = dict(zip(_REQUIRED, (layer.surrogate_weight, layer.surrogate_bias, gate, [layer.gate_bias])))
+    required = (layer.surrogate_weight, layer.surrogate_bias, gate, [layer.gate_bias])
+    found: dict[str, Any] = dict(zip(_REQUIRED, required))
     if layer.ladder is not None:
         found |= dict(zip(_LADDER[:2], (layer.ladder.weight, layer.ladder.bias)))
     if layer.neuron_mean is not None:
@@ -234,7 +236,8 @@ def _check_layer(index: int, layer: Layer, d_model: int, d_mlp: int | None) -> N
         most = np.iinfo(np.int32).max if d_mlp is None else d_mlp
         if neurons.ndim != 1 or neurons.size == 0 or not np.issubdtype(neurons.dtype, np.integer) or \
                 neurons[0] < 0 or neurons[-1] >= most or np.any(np.diff(neurons) <= 0):
-            raise CalibrationError(f"layers[{index}].ladder.neurons must be integers in [0, {most}), ascending, each once")
+            raise CalibrationError(f"layers[{index}].ladder.neurons must be integers in [0, {most}), ascending, each "
+                                   "once")
     for name, array in _tensors(layer).items():
         if name == _LADDER[2]:
             continue
@@ -250,4 +253,5 @@ def _check_layer(index: int, layer: Layer, d_model: int, d_mlp: int | None) -> N
     for kind in ("consensus", "exception", "gateway"):
         for finding in layer.about.get(kind, ()):
             if d_mlp is not None and finding["neuron"] >= d_mlp:
-                raise CalibrationError(f"layers[{index}].about names neuron {finding['neuron']}, must be in [0, {d_mlp})")
+                raise CalibrationError(f"layers[{index}].about names neuron {finding['neuron']}, must be in "
+                                       f"[0, {d_mlp})")

@@ -71,8 +71,8 @@ def generate(model: str, prompt: Text, *, max_tokens: int | None = None, tempera
     """Continues a prompt.  The answer is a stream of tokens; its `result()` has the whole.
 
     max_tokens: default: as many as the context has room for.
-    temperature, top_k, top_p, min_p, repetition_penalty, logit_bias, seed: sampling; temperature 0 takes the most likely
-        token, the same seed and request give the same tokens.
+    temperature, top_k, top_p, min_p, repetition_penalty, logit_bias, seed: sampling; temperature 0 takes the most
+        likely token, the same seed and request give the same tokens.
     stop, stop_token_ids, ignore_eos: where the generation ends; a stop string is not part of the text.
     gating: Full() where None; see gatehouse.gating.
     record: of "routing", "nonlinearity", "consensus", "gate", what to record of each token; `record_prompt` adds the

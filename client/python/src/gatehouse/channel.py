@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import grpc
 
@@ -91,6 +91,17 @@ def metadata(replica: str) -> tuple[tuple[str, str], ...]:
 
 def seconds(timeout: Timeout, default: float | None) -> float | None:
     return default if isinstance(timeout, Default) else timeout
+
+
+class OptionValues(TypedDict, total=False):
+    """The fields of Options, as arguments."""
+
+    timeout: float | None
+    stream_timeout: float | None
+    attempts: int
+    keepalive: float
+    max_message_bytes: int
+    credentials: grpc.ChannelCredentials | None
 
 
 class Deadline:

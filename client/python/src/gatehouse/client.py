@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError, from_rpc
+from gatehouse.errors import (CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError,
+                              from_rpc)
 from gatehouse.folds import GenerationFold
 from gatehouse.operations import Corpus, CorpusSource, OperationState
 from gatehouse.report import Report
@@ -33,27 +35,31 @@ Result = TypeVar("Result")
 Corpora = CorpusSource | list[CorpusSource] | tuple[CorpusSource, ...]
 
 
-def as_method(build: Callable[..., Any], method: Callable[..., Any], returns: Any) -> Any:
-    """`method` with the name, text and parameters of the call that `build` describes."""
+def as_method(build: Callable[..., Any], method: Callable[..., Any], returns: str = "") -> Any:
+    """`method` with the name, text and parameters of the call that `build` describes; it returns the call's result
+    where not told otherwise."""
     functools.update_wrapper(method, build)
     signature = inspect.signature(build)
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [parameter.replace(annotation="Corpora") if parameter.name == "corpora" else parameter
+                  for parameter in signature.parameters.values()]
+    result = str(signature.return_annotation).removesuffix("]").split(", ")[-1].removeprefix("Unary[")
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[this, *signature.parameters.values()], return_annotation=returns)
+        parameters=[this, *parameters], return_annotation=returns or result)
     return method
 
 
 def _unary(build: Callable[P, Unary[Result]]) -> Callable[Concatenate[Client, P], Result]:
     def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> Result:
         return self.run(build(*args, **kwargs))
-    return cast("Callable[Concatenate[Client, P], Result]", as_method(build, method, inspect.Signature.empty))
+    return cast("Callable[Concatenate[Client, P], Result]", as_method(build, method))
 
 
 def _collecting(build: Callable[P, Streaming[Any, Result]]) -> Callable[Concatenate[Client, P], Result]:
     def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> Result:
         with self.stream(build(*args, **kwargs)) as stream:
             return stream.result()
-    return cast("Callable[Concatenate[Client, P], Result]", as_method(build, method, inspect.Signature.empty))
+    return cast("Callable[Concatenate[Client, P], Result]", as_method(build, method))
 
 
 def _generating(build: Callable[P, Streaming[Token, GenerationResult]]) -> Callable[Concatenate[Client, P], Generation]:
@@ -196,12 +202,27 @@ class Client:
     def upload(self, source: UploadSource, *, name: str = "", timeout: Timeout = DEFAULT) -> Corpus:
         """Uploads a text for operations: a pathlib.Path, bytes, or an open binary file; `name` is for reports."""
         upload = Upload(source, name)
-        call = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
-                                          operations_pb2.UploadCorpusResponse.FromString)
+        failures: list[Exception] = []
+        begun = threading.Event()
+
+        def messages() -> Iterator[operations_pb2.UploadCorpusRequest]:  # taken by a thread of gRPC's
+            try:
+                yield from upload.messages()
+            except Exception as failure:
+                failures.append(failure)
+                begun.wait()
+                call.cancel()
+
+        method = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
+                                            operations_pb2.UploadCorpusResponse.FromString)
+        call = method.future(messages(), timeout=seconds(timeout, self.options.stream_timeout))
+        begun.set()
         try:
-            return corpus_of(call(upload.messages(), timeout=seconds(timeout, self.options.stream_timeout)))
-        except grpc.RpcError as error:
-            raise upload.failure or from_rpc(error, None) from None
+            return corpus_of(call.result())
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            raise (failures[0] if failures else from_rpc(error, None)) from None
+        finally:
+            call.cancel()
 
     def operation(self, name: str, *, timeout: Timeout = DEFAULT) -> Operation:
         """An operation by its name, "operations/REPLICA/ID"; its ID alone will do where it is in the list."""
@@ -305,7 +326,8 @@ class Operation:
             time.sleep(ops.RECONNECT[failures])
             failures += 1
 
-    def wait(self, on_change: Callable[[OperationState], object] | None = None, *, timeout: float | None = None) -> Self:
+    def wait(self, on_change: Callable[[OperationState], object] | None = None, *,
+             timeout: float | None = None) -> Self:
         """Waits until it has succeeded; `on_change`, such as print, hears of every change.
 
         OperationError where it failed, was cancelled or interrupted; DeadlineExceededError, and it goes on, where

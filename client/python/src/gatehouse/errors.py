@@ -118,7 +118,7 @@ class UnimplementedError(GatehouseError):
 
 
 class OperationError(GatehouseError):
-    """An operation that was waited for failed, was cancelled or interrupted; `operation` names it, `state` says which."""
+    """An operation that was waited for failed, was cancelled or interrupted; has its `operation` (name) and `state`."""
 
     def __init__(self, message: str, *, code: str, operation: str, state: str) -> None:
         super().__init__(message, code=code)

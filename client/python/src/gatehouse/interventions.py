@@ -3,8 +3,8 @@
     client.generate(model, "It was", interventions=[Zero(layers=[6], neurons=[12, 55])],
                     captures=[Capture("mlp_out", layers=[6])])
 
-`layers` and `neurons` are numbers from 0; `positions` are tokens from 0, all where empty.  A single number will do for a
-list of one.
+`layers` and `neurons` are numbers from 0; `positions` are tokens from 0, all where empty.  A single number will do for
+a list of one.
 """
 
 from __future__ import annotations

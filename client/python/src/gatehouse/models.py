@@ -121,8 +121,8 @@ class CalibrationInfo:
 
     @classmethod
     def of(cls, message: models_pb2.CalibrationDescription) -> CalibrationInfo:
-        findings = {kind: tuple(tuple(_copy(Finding, found) for found in getattr(layer, kind)) for layer in message.layers)
-                    for kind in ("consensus", "exception", "gateway")}
+        findings = {kind: tuple(tuple(_copy(Finding, found) for found in getattr(layer, kind))
+                                for layer in message.layers) for kind in ("consensus", "exception", "gateway")}
         numbers = {name: np.array([getattr(layer, name) for layer in message.layers]) for name in _LAYER_NUMBERS}
         points = {point.name: OperatingPointInfo.of(point) for point in message.operating_points}
         return _copy(cls, message, ingredients=tuple(message.ingredients), operating_points=points, layers=numbers,

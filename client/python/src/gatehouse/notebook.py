@@ -211,11 +211,11 @@ def _map(texts: Sequence[str], rows: Sequence[Sequence[str]], values: npt.NDArra
         parts.append(f'<text x="{_LEFT - 6}" y="{y + _ROW - 4}" text-anchor="end">L{layer}</text>')
         for i, kind in enumerate(kinds[:tokens]):
             value = kind if values is None else _number(values[layer][i])
-            parts.append(f'<rect x="{_LEFT + i * _CELL}" y="{y}" width="{_CELL - 1}" height="{_ROW - 1}" class="{kind}">'
+            x = _LEFT + i * _CELL
+            parts.append(f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_ROW - 1}" class="{kind}">'
                          f"<title>L{layer} {_label(texts[i])} {value}</title></rect>")
             if marks is not None and marks[layer][i]:
-                parts.append(f'<circle cx="{_LEFT + i * _CELL + _CELL / 2 - 0.5}" cy="{y + _ROW / 2 - 0.5}" r="3" '
-                             'class="exception"/>')
+                parts.append(f'<circle cx="{x + _CELL // 2}" cy="{y + _ROW // 2}" r="3" class="exception"/>')
     return f'<div class="gh-scroll">{"".join(parts)}</svg></div>'
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +23,7 @@ from gatehouse.v1 import operations_pb2
 RECONNECT = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 PAGE = 1000
 _SERVICE = "gatehouse.v1.OperationService"
-_CODES = {4: "DEADLINE_EXCEEDED", 3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION",
-          10: "ABORTED", 13: "INTERNAL", 14: "UNAVAILABLE", 15: "DATA_LOSS", 1: "CANCELLED", 5: "NOT_FOUND"}
+_CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class OperationState:
         return self.state not in ("waiting", "running")
 
     def __str__(self) -> str:
-        about = f" {self.progress:.0%} {self.stage}" if self.state == "running" else f" {self.error}" if self.error else ""
-        return f"{self.name} {self.kind} {self.state}{about}"
+        about = f"{self.progress:.0%} {self.stage}" if self.state == "running" else self.error
+        return f"{self.name} {self.kind} {self.state} {about}".rstrip()
 
     def check(self) -> None:
         """OperationError unless it succeeded."""
@@ -158,8 +158,8 @@ def get(name: str, timeout: Timeout) -> Unary[OperationState]:
 
 def cancel(name: str, timeout: Timeout) -> Unary[OperationState]:
     return Unary(f"{_SERVICE}/CancelOperation", fill(operations_pb2.CancelOperationRequest(), name=name),
-                 operations_pb2.CancelOperationResponse, lambda response: OperationState.of(response.operation), timeout,
-                 replica_of(name))
+                 operations_pb2.CancelOperationResponse, lambda response: OperationState.of(response.operation),
+                 timeout, replica_of(name))
 
 
 def page(size: int, token: str, timeout: Timeout) -> Unary[tuple[list[OperationState], str]]:

@@ -52,8 +52,11 @@ class Plot:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """summary: what was found; notes: what a reader has to know; corpora: (label, sha256, tokens) of each text; settings:
-    all else that is needed to do it again."""
+    """What an experiment found.
+
+    summary: in a few sentences; notes: what a reader has to know.
+    corpora: (label, sha256, tokens) of each text; settings: all else that is needed to do it again.
+    """
 
     kind: str
     title: str
@@ -103,8 +106,8 @@ class ReportFold:
 
 def _plot(plot: reports_pb2.ReportPlot) -> Plot:
     kind = reports_pb2.ReportPlot.Kind.Name(plot.kind).removeprefix("KIND_").lower()
-    return Plot(kind, plot.title, plot.caption, plot.table, plot.x, plot.y, plot.low, plot.high, plot.series, plot.label,
-                plot.log_x, plot.log_y)
+    return Plot(kind, plot.title, plot.caption, plot.table, plot.x, plot.y, plot.low, plot.high, plot.series,
+                plot.label, plot.log_x, plot.log_y)
 
 
 def _table(pieces: list[reports_pb2.ReportTable]) -> Table:

@@ -181,9 +181,10 @@ class AnalysisResult:
         return self.texts[0]
 
     def to_frame(self) -> pandas.DataFrame:
-        """The frames of the texts one below the other, with a first column `input`."""
+        """The frames of the texts one below the other, with a column `input`."""
         import pandas
-        return pandas.concat([trace.to_frame().assign(input=i) for i, trace in enumerate(self.texts)], ignore_index=True)
+        frames = [trace.to_frame().assign(input=i) for i, trace in enumerate(self.texts)]
+        return pandas.concat(frames, ignore_index=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +229,7 @@ class ConsensusResult(AnalysisResult):
         return self.trace.consensus_level
 
     def strip(self, layer: int | None = None) -> notebook.Html:
-        """The text coloured by how many consensus neurons of `layer` fire (default: the layer with the most of them)."""
+        """The text coloured by how many consensus neurons of `layer` fire (default: the layer with most of them)."""
         return notebook.consensus(self, layer)
 
     def _repr_html_(self) -> str:

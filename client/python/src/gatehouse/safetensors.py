@@ -29,7 +29,8 @@ def read(path: os.PathLike[str] | str) -> tuple[dict[str, npt.NDArray[Any]], dic
     try:
         header = json.loads(data[8:8 + length])
         metadata = header.pop("__metadata__", {})
-        entries = {name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"]) for name, entry in header.items()}
+        entries = {name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+                   for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: the header is not that of a safetensors file") from error
     body = memoryview(data)[8 + length:]

@@ -43,7 +43,7 @@ def token_texts(pieces: Iterable[bytes]) -> list[str]:
     return texts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """The recorded tokens of one sequence, in order.
 
@@ -76,6 +76,9 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self)} tokens in {self.layers} layers: {', '.join(self._arrays())}>"
 
     @property
     def layers(self) -> int:
@@ -137,7 +140,8 @@ def _stack(rows: Sequence[Sequence[float]]) -> FloatArray | None:
 
 
 def _consensus(insights: Sequence[common_pb2.TokenInsight]) -> dict[str, Any]:
-    level = [[layer.level if layer.HasField("level") else np.nan for layer in insight.consensus] for insight in insights]
+    tokens = [insight.consensus for insight in insights]
+    level = [[layer.level if layer.HasField("level") else np.nan for layer in token] for token in tokens]
     return {"consensus_level": np.array(level, np.float32),
-            "fired": [[tuple(layer.fired) for layer in insight.consensus] for insight in insights],
-            "exceptions_fired": [[tuple(layer.exceptions_fired) for layer in insight.consensus] for insight in insights]}
+            "fired": [[tuple(layer.fired) for layer in token] for token in tokens],
+            "exceptions_fired": [[tuple(layer.exceptions_fired) for layer in token] for token in tokens]}

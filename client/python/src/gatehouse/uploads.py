@@ -20,7 +20,7 @@ _CHUNK = 256 << 10
 
 
 class Upload:
-    """The messages of one upload.  `failure` is what ended them early, such as a byte that is not UTF-8."""
+    """The messages of one upload."""
 
     def __init__(self, source: UploadSource, name: str) -> None:
         if isinstance(source, str):
@@ -29,16 +29,9 @@ class Upload:
             name = pathlib.Path(source).name
         self._first = fill(operations_pb2.UploadCorpusRequest(), display_name=name)
         self._source = source
-        self.failure: Exception | None = None
 
     def messages(self) -> Iterator[operations_pb2.UploadCorpusRequest]:
-        try:
-            yield from self._checked()
-        except Exception as failure:
-            self.failure = failure
-            raise
-
-    def _checked(self) -> Iterator[operations_pb2.UploadCorpusRequest]:
+        """InvalidArgumentError at the first byte that is not UTF-8."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         message = self._first
         sent = 0
