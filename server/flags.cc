@@ -205,6 +205,7 @@ ParsedFlags ParseServerFlags(int argc, char** argv) {
   std::vector<std::string> models;
   CLI::App app("Serves language models over gRPC with per-token MLP gating and analysis.", "gatehouse-server");
   app.set_version_flag("--version", GATEHOUSE_VERSION);
+  app.add_flag("--describe-metrics", flags.describe_metrics, "Print the metrics reference, in Markdown, and exit");
   app.get_formatter()->column_width(36);
   AddModelFlags(app, flags, models);
   AddNetworkFlags(app, flags);

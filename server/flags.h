@@ -34,6 +34,8 @@ struct ServerFlags {
 
   double shutdown_delay_seconds = 0;
   double shutdown_grace_seconds = 30;
+
+  bool describe_metrics = false;  // print the metrics reference and exit
 };
 
 // Reads the command line.  Without --model, `models` are the embedded ones; without

@@ -23,6 +23,7 @@
 #include "server/serving/operations.h"
 #include "server/serving/scheduler.h"
 #include "server/shutdown_signals.h"
+#include "server/telemetry/metric_table.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_server.h"
 
@@ -118,7 +119,7 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
   GH_ASSIGN_OR_RETURN(const std::unique_ptr<OperationManager> operations,
                       OperationManager::Create(catalog, OperationsOptionsOf(flags)));
   const std::unique_ptr<Scheduler> scheduler = Scheduler::Create(catalog, SchedulerOptionsOf(flags), metrics);
-  metrics.SetScheduler(scheduler.get());
+  metrics.Watch(scheduler.get(), operations.get());
   RpcServer::Backend backend;
   backend.catalog = &catalog;
   backend.scheduler = scheduler.get();
@@ -126,12 +127,12 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
   backend.observer = &metrics;
   const auto server = RpcServer::Start(backend, RpcOptionsOf(flags));
   if (!server.ok()) {
-    metrics.SetScheduler(nullptr);
+    metrics.Watch(nullptr, nullptr);
     return server.status();
   }
   const auto page = StartPage(flags, **server);
   if (!page.ok()) {
-    metrics.SetScheduler(nullptr);
+    metrics.Watch(nullptr, nullptr);
     return page.status();
   }
   signals.Arm();
@@ -148,7 +149,7 @@ absl::Status Serve(const ServerFlags& flags, ShutdownSignals& signals) {
   if (*page != nullptr) (*page)->Finish(deadline);
   (*server)->Shutdown(deadline);
   scheduler->Shutdown();
-  metrics.SetScheduler(nullptr);
+  metrics.Watch(nullptr, nullptr);
   LogInfo("shut down");
   return absl::OkStatus();
 }
@@ -171,6 +172,10 @@ int main(int argc, char** argv) {
   gatehouse::BoundSpinning(argv);
   const gatehouse::ParsedFlags parsed = gatehouse::ParseServerFlags(argc, argv);
   if (parsed.exit_code.has_value()) return *parsed.exit_code;
+  if (parsed.flags.describe_metrics) {
+    std::fputs(gatehouse::MetricsReference().c_str(), stdout);
+    return 0;
+  }
   gatehouse::ShutdownSignals signals;
   const absl::Status status = gatehouse::Serve(parsed.flags, signals);
   if (status.ok()) return 0;

@@ -25,7 +25,7 @@ namespace gatehouse {
 namespace {
 
 constexpr std::string_view kPrefix = "operations/";
-constexpr std::string_view kSuffix = ".json";
+constexpr std::string_view kRecordSuffix = ".json";
 
 constexpr std::array<std::pair<OperationState, std::string_view>, 6> kStates = {{
     {OperationState::kWaiting, "waiting"},
@@ -49,9 +49,7 @@ std::string ToJson(const OperationStatus& operation) {
       {"result", operation.result},     {"result_bytes", operation.result_bytes},
       {"files", operation.files},
   };
-  for (const auto& [state, text] : kStates) {
-    if (state == operation.state) json["state"] = text;
-  }
+  json["state"] = NameOf(operation.state);
   if (!operation.error.ok()) {
     json["error_code"] = static_cast<int>(operation.error.code());
     json["error_message"] = Message(operation.error);
@@ -136,6 +134,13 @@ std::string OperationIds::Next() {
   return absl::FormatTime("%Y%m%dT%H%M%E3S", absl::FromUnixMillis(last_ms_), absl::UTCTimeZone());
 }
 
+std::string_view NameOf(OperationState state) {
+  for (const auto& [value, name] : kStates) {
+    if (value == state) return name;
+  }
+  return "";
+}
+
 OperationFiles::~OperationFiles() {
   if (lock_ >= 0) close(lock_);
 }
@@ -157,7 +162,7 @@ absl::Status OperationFiles::Hold(const std::string& replica) {
 }
 
 std::string OperationFiles::PathOf(const OperationName& name) const {
-  return StrCat(folder_, "/", name.replica, "/", name.id, kSuffix);
+  return StrCat(folder_, "/", name.replica, "/", name.id, kRecordSuffix);
 }
 
 absl::Status OperationFiles::Write(const OperationStatus& operation) const {
@@ -194,7 +199,7 @@ std::vector<OperationName> OperationFiles::List() const {
     for (std::filesystem::directory_iterator file(folder->path(), inner), last; !inner && file != last;
          file.increment(inner)) {
       const std::string id = file->path().stem();
-      if (file->path().extension() == kSuffix && CheckName("", id).ok()) names.push_back({replica, id});
+      if (file->path().extension() == kRecordSuffix && CheckName("", id).ok()) names.push_back({replica, id});
     }
   }
   std::sort(names.begin(), names.end(), Newer);

@@ -39,6 +39,26 @@ struct Job {
   double written_at = 0;  // MonotonicSeconds; guarded by the manager's mutex
 };
 
+// Every kind of operation, with every state at zero.
+template <size_t... kMethod>
+OperationLoad NoLoad(std::index_sequence<kMethod...>) {
+  std::vector<ExperimentMethod> methods = {std::variant_alternative_t<kMethod, ExperimentMethod>{}...};
+  TrainingMethod training;
+  for (const TrainingSchedule schedule : {TrainingSchedule::kTwoPhase, TrainingSchedule::kRouting}) {
+    training.schedule = schedule;
+    methods.emplace_back(training);
+  }
+  OperationLoad load;
+  load.counts[std::string(kCalibrateKind)];
+  for (const ExperimentMethod& method : methods) load.counts[ExperimentKind(method)];
+  for (auto& [kind, states] : load.counts) {
+    for (int state = 0; state <= static_cast<int>(OperationState::kInterrupted); ++state) {
+      states[static_cast<OperationState>(state)] = 0;
+    }
+  }
+  return load;
+}
+
 absl::Status OtherReplica(const OperationName& name) {
   return WithReason(absl::FailedPreconditionError(StrCat("replica ", name.replica, " runs it: ask there")),
                     reason::kOtherReplica);
@@ -63,6 +83,7 @@ class OperationManagerImpl final : public OperationManager {
   absl::StatusOr<OperationStatus> Start(const std::string& model, OperationSpec spec) override;
   absl::StatusOr<OperationStatus> Get(const std::string& name) const override;
   absl::StatusOr<OperationStatus> Cancel(const std::string& name) override;
+  OperationLoad Load() const override;
   absl::StatusOr<Page> List(int page_size, const std::string& page_token) const override;
   absl::StatusOr<std::string> ResultPath(const std::string& name, const std::string& file) const override;
   absl::StatusOr<Report> ReadReport(const std::string& name) const override;
@@ -103,6 +124,7 @@ class OperationManagerImpl final : public OperationManager {
   std::map<std::string, std::shared_ptr<Job>> jobs_;  // by name; guarded by mutex_, as all below
   std::deque<std::shared_ptr<Job>> waiting_;
   std::shared_ptr<Job> running_;
+  OperationLoad ended_ = NoLoad(std::make_index_sequence<std::variant_size_v<ExperimentMethod>>());  // since the start
   OperationIds ids_;
   bool stopping_ = false;
 
@@ -218,6 +240,17 @@ absl::StatusOr<OperationStatus> OperationManagerImpl::Cancel(const std::string& 
   return job->status;
 }
 
+OperationLoad OperationManagerImpl::Load() const {
+  const std::lock_guard lock(mutex_);
+  OperationLoad load = ended_;
+  for (const std::shared_ptr<Job>& job : waiting_) ++load.counts[job->status.kind][OperationState::kWaiting];
+  if (running_ != nullptr && !running_->status.done()) {
+    ++load.counts[running_->status.kind][OperationState::kRunning];
+    load.progress = running_->status.progress;
+  }
+  return load;
+}
+
 absl::StatusOr<OperationManager::Page> OperationManagerImpl::List(int page_size, const std::string& page_token) const {
   if (!(page_size >= 0 && page_size <= kMaxPageSize)) {
     return absl::InvalidArgumentError(StrCat("page_size is ", page_size, ", must be in [0, ", kMaxPageSize, "]"));
@@ -321,6 +354,7 @@ void OperationManagerImpl::EndLocked(Job& job, OperationState state, const absl:
   job.status.error = error;
   job.status.ended = Rfc3339Now();
   job.status.files = results_.Files(job.status);
+  if (const auto counts = ended_.counts.find(job.status.kind); counts != ended_.counts.end()) ++counts->second[state];
   if (!error.ok()) LogWarning(StrCat(job.status.name, " failed: ", Message(error)));
   WriteLocked(job);
 }

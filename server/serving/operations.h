@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,12 @@ namespace gatehouse {
 
 enum class OperationState { kWaiting, kRunning, kSucceeded, kFailed, kCancelled, kInterrupted };
 
+// "waiting", "running", "succeeded", "failed", "cancelled", "interrupted".
+std::string_view NameOf(OperationState state);
+inline bool IsDone(OperationState state) {
+  return state != OperationState::kWaiting && state != OperationState::kRunning;
+}
+
 // A long-running operation as its users see it; proto/gatehouse/v1/operations.proto
 // documents the fields.
 struct OperationStatus {
@@ -33,7 +40,14 @@ struct OperationStatus {
   std::string result;          // for a calibration, its name; for an experiment, "report.json"
   uint64_t result_bytes = 0;
   std::vector<std::string> files;  // once it has ended, what it left
-  bool done() const { return state != OperationState::kWaiting && state != OperationState::kRunning; }
+  bool done() const { return IsDone(state); }
+};
+
+// What this replica has to do and did, for gauges.
+struct OperationLoad {
+  // Of every kind and state: how many wait or run now, and how many ended since the start.
+  std::map<std::string, std::map<OperationState, int64_t>> counts;
+  double progress = 0;  // of the one that runs, in [0, 1]
 };
 
 struct CalibrateSpec {
@@ -92,6 +106,8 @@ class OperationManager {
   virtual absl::StatusOr<OperationStatus> Start(const std::string& model, OperationSpec spec) = 0;
   virtual absl::StatusOr<OperationStatus> Get(const std::string& name) const = 0;
   virtual absl::StatusOr<OperationStatus> Cancel(const std::string& name) = 0;
+  // Never waits for an operation.
+  virtual OperationLoad Load() const = 0;
   // Newest first; `page_token` from the page before, empty for the first.
   struct Page {
     std::vector<OperationStatus> operations;

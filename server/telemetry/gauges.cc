@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "server/serving/model_catalog.h"
+#include "server/serving/operations.h"
 #include "server/serving/scheduler.h"
+#include "server/telemetry/metric_table.h"
 
 namespace gatehouse {
 namespace {
@@ -15,11 +17,11 @@ namespace {
 using prometheus::MetricFamily;
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
-MetricFamily Gauge(const char* name, const char* help) {
+MetricFamily Family(const MetricInfo& metric) {
   MetricFamily family;
-  family.name = name;
-  family.help = help;
-  family.type = prometheus::MetricType::Gauge;
+  family.name = metric.name;
+  family.help = metric.help;
+  family.type = metric.type == MetricType::kCounter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
   return family;
 }
 
@@ -27,17 +29,17 @@ void Add(MetricFamily& family, Labels labels, double value) {
   std::sort(labels.begin(), labels.end());  // as the registry's are
   prometheus::ClientMetric metric;
   metric.label = std::move(labels);
-  metric.gauge.value = value;
+  (family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
   family.metric.push_back(std::move(metric));
 }
 
 void AddLoad(const Scheduler& scheduler, std::vector<MetricFamily>& families) {
-  MetricFamily running = Gauge("gatehouse_requests_running", "Calls whose rows take part in steps.");
-  MetricFamily waiting = Gauge("gatehouse_requests_waiting", "Calls that wait for admission.");
-  MetricFamily tokens = Gauge("gatehouse_waiting_prompt_tokens", "Prompt tokens of the calls that wait.");
-  MetricFamily used = Gauge("gatehouse_kv_pages_used", "Pages of the memory for keys and values in use.");
-  MetricFamily capacity = Gauge("gatehouse_kv_pages_capacity", "Pages the memory for keys and values has.");
-  MetricFamily bytes = Gauge("gatehouse_kv_page_bytes", "Bytes of one page.");
+  MetricFamily running = Family(Metric("gatehouse_requests_running"));
+  MetricFamily waiting = Family(Metric("gatehouse_requests_waiting"));
+  MetricFamily tokens = Family(Metric("gatehouse_waiting_prompt_tokens"));
+  MetricFamily used = Family(Metric("gatehouse_kv_pages_used"));
+  MetricFamily capacity = Family(Metric("gatehouse_kv_pages_capacity"));
+  MetricFamily bytes = Family(Metric("gatehouse_kv_page_bytes"));
   for (const ModelLoad& load : scheduler.Load()) {
     const Labels labels = {{"model", load.model}};
     Add(running, labels, load.running);
@@ -47,16 +49,31 @@ void AddLoad(const Scheduler& scheduler, std::vector<MetricFamily>& families) {
     Add(capacity, labels, static_cast<double>(load.kv.pages_total));
     Add(bytes, labels, static_cast<double>(load.kv.page_bytes));
   }
-  MetricFamily heartbeat = Gauge("gatehouse_heartbeat_age_seconds", "Since the engine's thread last went round.");
+  MetricFamily heartbeat = Family(Metric("gatehouse_heartbeat_age_seconds"));
   Add(heartbeat, {}, absl::ToDoubleSeconds(scheduler.SinceHeartbeat()));
   for (MetricFamily* const family : {&running, &waiting, &tokens, &used, &capacity, &bytes, &heartbeat}) {
     families.push_back(std::move(*family));
   }
 }
 
+void AddOperations(const OperationManager& operations, std::vector<MetricFamily>& families) {
+  MetricFamily unfinished = Family(Metric("gatehouse_operations"));
+  MetricFamily ended = Family(Metric("gatehouse_operations_ended_total"));
+  MetricFamily progress = Family(Metric("gatehouse_operation_progress"));
+  const OperationLoad load = operations.Load();
+  for (const auto& [kind, states] : load.counts) {
+    for (const auto& [state, count] : states) {
+      Add(IsDone(state) ? ended : unfinished, {{"kind", kind}, {"state", std::string(NameOf(state))}},
+          static_cast<double>(count));
+    }
+  }
+  Add(progress, {}, load.progress);
+  for (MetricFamily* const family : {&unfinished, &ended, &progress}) families.push_back(std::move(*family));
+}
+
 void AddModels(const ModelCatalog& catalog, std::vector<MetricFamily>& families) {
-  MetricFamily models = Gauge("gatehouse_model_info", "Always 1; the labels say which model is served and how.");
-  MetricFamily calibrations = Gauge("gatehouse_calibration_info", "Always 1; the labels name the active calibration.");
+  MetricFamily models = Family(Metric("gatehouse_model_info"));
+  MetricFamily calibrations = Family(Metric("gatehouse_calibration_info"));
   for (const ServedModel* const model : catalog.models()) {
     const ModelInfo& info = model->engine->info();
     Add(models,
@@ -89,14 +106,15 @@ double ResidentBytes() {
 }  // namespace
 
 std::vector<MetricFamily> ReadGauges(const ModelCatalog& catalog, const Scheduler* scheduler,
-                                     const std::string& version) {
+                                     const OperationManager* operations, const std::string& version) {
   std::vector<MetricFamily> families;
   if (scheduler != nullptr) AddLoad(*scheduler, families);
+  if (operations != nullptr) AddOperations(*operations, families);
   AddModels(catalog, families);
-  MetricFamily build = Gauge("gatehouse_build_info", "Always 1; the label is the server's version.");
+  MetricFamily build = Family(Metric("gatehouse_build_info"));
   Add(build, {{"version", version}}, 1);
   families.push_back(std::move(build));
-  MetricFamily memory = Gauge("process_resident_memory_bytes", "Memory of the process that is in RAM.");
+  MetricFamily memory = Family(Metric("process_resident_memory_bytes"));
   Add(memory, {}, ResidentBytes());
   families.push_back(std::move(memory));
   return families;

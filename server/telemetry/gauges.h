@@ -9,12 +9,13 @@
 namespace gatehouse {
 
 class ModelCatalog;
+class OperationManager;
 class Scheduler;
 
-// What is read when the page is made: load, memory, and which models, calibrations and
-// build this is.  `scheduler` may be null.
+// What is read when the page is made: load, operations, memory, and which models,
+// calibrations and build this is.  `scheduler` and `operations` may be null.
 std::vector<prometheus::MetricFamily> ReadGauges(const ModelCatalog& catalog, const Scheduler* scheduler,
-                                                 const std::string& version);
+                                                 const OperationManager* operations, const std::string& version);
 
 }  // namespace gatehouse
 

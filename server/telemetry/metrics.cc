@@ -38,22 +38,24 @@ struct Metrics::Impl {
 
   mutable std::mutex mutex;
   const Scheduler* scheduler = nullptr;
+  const OperationManager* operations = nullptr;
 };
 
 Metrics::Metrics(const ModelCatalog& catalog, const std::string& version)
     : impl_(std::make_unique<Impl>(catalog, version)) {}
 Metrics::~Metrics() = default;
 
-void Metrics::SetScheduler(const Scheduler* scheduler) {
+void Metrics::Watch(const Scheduler* scheduler, const OperationManager* operations) {
   const std::lock_guard lock(impl_->mutex);
   impl_->scheduler = scheduler;
+  impl_->operations = operations;
 }
 
 std::string Metrics::Page() const {
   std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
   {
     const std::lock_guard lock(impl_->mutex);
-    auto gauges = ReadGauges(impl_->catalog, impl_->scheduler, impl_->version);
+    auto gauges = ReadGauges(impl_->catalog, impl_->scheduler, impl_->operations, impl_->version);
     families.insert(families.end(), std::make_move_iterator(gauges.begin()), std::make_move_iterator(gauges.end()));
   }
   // The registry keeps series in the order of a hash.

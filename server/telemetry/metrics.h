@@ -11,9 +11,10 @@
 namespace gatehouse {
 
 class ModelCatalog;
+class OperationManager;
 class Scheduler;
 
-// Counts what the server does, for Prometheus; docs/metrics.md documents every series.
+// Counts what the server does, for Prometheus; metric_table.h documents every series.
 // Counters and histograms are fed by the scheduler through Observer; gauges are read when
 // the page is made, and never wait for an engine.  Series of every model exist from the
 // start, at zero.  Thread-safe.
@@ -23,8 +24,8 @@ class Metrics final : public Observer {
   Metrics(const ModelCatalog& catalog, const std::string& version);
   ~Metrics() override;
 
-  // The scheduler whose load the gauges show; null before it is destroyed.
-  void SetScheduler(const Scheduler* scheduler);
+  // What the gauges read; both null before they are destroyed.
+  void Watch(const Scheduler* scheduler, const OperationManager* operations);
 
   // All series, in Prometheus' text format.
   std::string Page() const;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/status/status.h"
+#include "server/telemetry/metric_table.h"
 
 namespace gatehouse {
 namespace {
@@ -36,14 +37,12 @@ const Buckets& Counts() {
   return *buckets;
 }
 
-prometheus::Family<prometheus::Counter>& Counters(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+prometheus::Family<prometheus::Counter>& Counters(prometheus::Registry& registry, const MetricInfo& metric) {
+  return prometheus::BuildCounter().Name(metric.name).Help(metric.help).Register(registry);
 }
 
-// Help texts are one line without a backslash: prometheus-cpp does not escape them.
-prometheus::Family<prometheus::Histogram>& Histograms(prometheus::Registry& registry, const char* name,
-                                                      const char* help) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+prometheus::Family<prometheus::Histogram>& Histograms(prometheus::Registry& registry, const MetricInfo& metric) {
+  return prometheus::BuildHistogram().Name(metric.name).Help(metric.help).Register(registry);
 }
 
 std::map<std::string, prometheus::Counter*, std::less<>> RequestCounters(MetricFamilies& families,
@@ -68,28 +67,20 @@ void Observe(prometheus::Histogram& histogram, double value) {
 }
 
 MetricFamilies::MetricFamilies(prometheus::Registry& registry)
-    : mlp_tokens(
-          Counters(registry, "gatehouse_mlp_tokens_total", "Token positions by the path their MLP took, per layer.")),
-      requests(Counters(registry, "gatehouse_requests_total", "Calls that ended, by method and gRPC status code.")),
-      prompt_tokens(
-          Counters(registry, "gatehouse_prompt_tokens_total", "Tokens of prompts and texts that were processed.")),
-      generated_tokens(Counters(registry, "gatehouse_generated_tokens_total", "Tokens generated.")),
-      finish_reasons(
-          Counters(registry, "gatehouse_finish_reasons_total", "Generations that completed, by what ended them.")),
-      first_token_seconds(Histograms(registry, "gatehouse_time_to_first_token_seconds",
-                                     "From the arrival of a generation to its first token.")),
-      inter_token_seconds(
-          Histograms(registry, "gatehouse_inter_token_seconds", "Between two tokens of one generation.")),
-      request_seconds(Histograms(registry, "gatehouse_request_seconds",
-                                 "From the arrival of a call to its end, of completed calls.")),
-      queue_seconds(Histograms(registry, "gatehouse_queue_seconds", "Waiting for admission, of completed calls.")),
-      prefill_seconds(
-          Histograms(registry, "gatehouse_prefill_seconds", "Processing the prompt, of completed generations.")),
-      decode_seconds(Histograms(registry, "gatehouse_decode_seconds",
-                                "From the first token to the last, of completed generations.")),
-      step_seconds(Histograms(registry, "gatehouse_step_seconds", "One step of the engine.")),
-      step_rows(Histograms(registry, "gatehouse_step_rows", "Sequences that took part in one step.")),
-      step_tokens(Histograms(registry, "gatehouse_step_tokens", "Token positions processed by one step.")) {}
+    : mlp_tokens(Counters(registry, Metric("gatehouse_mlp_tokens_total"))),
+      requests(Counters(registry, Metric("gatehouse_requests_total"))),
+      prompt_tokens(Counters(registry, Metric("gatehouse_prompt_tokens_total"))),
+      generated_tokens(Counters(registry, Metric("gatehouse_generated_tokens_total"))),
+      finish_reasons(Counters(registry, Metric("gatehouse_finish_reasons_total"))),
+      first_token_seconds(Histograms(registry, Metric("gatehouse_time_to_first_token_seconds"))),
+      inter_token_seconds(Histograms(registry, Metric("gatehouse_inter_token_seconds"))),
+      request_seconds(Histograms(registry, Metric("gatehouse_request_seconds"))),
+      queue_seconds(Histograms(registry, Metric("gatehouse_queue_seconds"))),
+      prefill_seconds(Histograms(registry, Metric("gatehouse_prefill_seconds"))),
+      decode_seconds(Histograms(registry, Metric("gatehouse_decode_seconds"))),
+      step_seconds(Histograms(registry, Metric("gatehouse_step_seconds"))),
+      step_rows(Histograms(registry, Metric("gatehouse_step_rows"))),
+      step_tokens(Histograms(registry, Metric("gatehouse_step_tokens"))) {}
 
 MethodSeries::MethodSeries(MetricFamilies& families, const std::string& model, const std::string& method)
     : requests(RequestCounters(families, model, method)),

@@ -88,6 +88,10 @@ TEST_F(OperationsRpcTest, ACalibrationRunsFromUploadToResult) {
   EXPECT_EQ(ended.result(), "mine");
   EXPECT_EQ(ended.progress(), 1);
   EXPECT_EQ(Get(started.name()).state(), v1::OPERATION_STATE_SUCCEEDED);
+  EXPECT_EQ(Metric(R"(gatehouse_operations_ended_total{kind="calibrate",state="succeeded"})"), 1);
+  EXPECT_EQ(Metric(R"(gatehouse_operations_ended_total{kind="calibrate",state="failed"})"), 0);
+  EXPECT_EQ(Metric(R"(gatehouse_operations{kind="calibrate",state="running"})"), 0);
+  EXPECT_EQ(Metric("gatehouse_operation_progress"), 0);
 
   v1::FetchResultRequest fetch;
   fetch.set_name(started.name());

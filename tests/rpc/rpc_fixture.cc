@@ -76,7 +76,7 @@ void RpcTest::StartServer() {
   ASSERT_TRUE(operations.ok()) << operations.status();
   operations_ = *std::move(operations);
   scheduler_ = Scheduler::Create(catalog_, scheduler_options_, *metrics_);
-  metrics_->SetScheduler(scheduler_.get());
+  metrics_->Watch(scheduler_.get(), operations_.get());
   RpcServer::Backend backend;
   backend.catalog = &catalog_;
   backend.scheduler = scheduler_.get();
@@ -104,7 +104,7 @@ std::shared_ptr<grpc::Channel> RpcTest::NewChannel(grpc::ChannelArguments argume
 void RpcTest::StopServer() {
   if (server_ != nullptr) server_->Shutdown(absl::InfinitePast());
   server_.reset();
-  if (metrics_ != nullptr) metrics_->SetScheduler(nullptr);
+  if (metrics_ != nullptr) metrics_->Watch(nullptr, nullptr);
   scheduler_.reset();
   operations_.reset();
 }

@@ -346,6 +346,9 @@ TEST_F(Operations, OfAnotherReplicaCanBeReadButNotSteered) {
   const absl::Status cancel = ours->Cancel(running.name).status();
   EXPECT_THAT(cancel, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replica r2")));
   EXPECT_EQ(ReasonOf(cancel), "OTHER_REPLICA");
+  EXPECT_THAT(ours->Get("operations/r3/20260101T000000.000"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("replica r1 sees no operations/r3/20260101T000000.000: "
+                                                              "ask replica r3")));
   EXPECT_THAT(ours->Watch(running.name, [](const OperationStatus&) {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("replica r2")));
   EXPECT_EQ(RunToEnd(*ours, finished.name).state, OperationState::kSucceeded);
@@ -424,6 +427,34 @@ TEST_F(Operations, KeepTheCorporaThatWereUsedLastAndThoseThatAreNeeded) {
   manager->Shutdown();  // the worker has cleared up
   EXPECT_FALSE(there(needed));
   EXPECT_TRUE(there(used) && there(fresh));
+}
+
+TEST_F(Operations, AreCountedByKindAndStateFromZero) {
+  auto manager = Open();
+  OperationLoad load = manager->Load();
+  EXPECT_EQ(load.counts.size(), 13u);
+  for (const auto& [kind, states] : load.counts) {
+    EXPECT_EQ(states.size(), 6u) << kind;
+    for (const auto& [state, count] : states) EXPECT_EQ(count, 0) << kind << NameOf(state);
+  }
+  engine_->BlockCalibrations();
+  const OperationStatus first = MustStart(*manager);
+  engine_->WaitUntilCalibrating();
+  MustStart(*manager);
+  load = manager->Load();
+  EXPECT_EQ(load.counts["calibrate"][OperationState::kRunning], 1);
+  EXPECT_EQ(load.counts["calibrate"][OperationState::kWaiting], 1);
+  EXPECT_EQ(load.counts["two_phase"][OperationState::kRunning], 0);
+  EXPECT_EQ(load.progress, manager->Get(first.name)->progress);
+  EXPECT_TRUE(manager->Cancel(first.name).ok());
+  EXPECT_EQ(RunToEnd(*manager, first.name).state, OperationState::kCancelled);
+  manager->Shutdown();
+  load = manager->Load();
+  EXPECT_EQ(load.counts["calibrate"][OperationState::kRunning], 0);
+  EXPECT_EQ(load.counts["calibrate"][OperationState::kWaiting], 0);
+  EXPECT_EQ(load.counts["calibrate"][OperationState::kCancelled], 1);
+  EXPECT_EQ(load.counts["calibrate"][OperationState::kInterrupted], 1);
+  EXPECT_EQ(load.progress, 0);
 }
 
 TEST_F(Operations, CheckBudgetsBeforeTheyStart) {
