@@ -183,10 +183,13 @@ class Client:
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Waits for a connection; DeadlineExceededError where there is none in time."""
+        ready = grpc.channel_ready_future(self._channel)
         try:
-            grpc.channel_ready_future(self._channel).result(timeout)
+            ready.result(timeout)
         except grpc.FutureTimeoutError:
             raise DeadlineExceededError(f"no server answered within {timeout:g} s") from None
+        finally:
+            ready.cancel()
 
     generate = _generating(calls.generate)
     score = _collecting(calls.score)
