@@ -3,9 +3,10 @@
 
     tools/make_dashboard_picture.py [--seconds 100]
 
-A client generates at thresholds that go down and up again, a real Prometheus scrapes the server, and every panel of
-deploy/grafana/dashboards/gatehouse-linear-path.json is asked and drawn where the dashboard has it.  It is not a screenshot of
-Grafana, and the picture says so.  Needs built programs (tools/run), prometheus and chromium-headless-shell.
+A client generates at thresholds that go down and up again, a real Prometheus scrapes the server, and every panel
+of deploy/grafana/dashboards/gatehouse-linear-path.json is asked and drawn where the dashboard has it.  It is not a
+screenshot of Grafana, and the picture says so.  Needs built programs (tools/run), prometheus and
+chromium-headless-shell.
 """
 
 import argparse
@@ -42,7 +43,8 @@ h1 {{ font-size: 18px; font-weight: 500; margin: 6px 4px 10px; }} h1 small {{ co
 .legend {{ padding: 0 10px; font-size: 11px; color: #a5a5b3; }} .legend i {{ font-style: normal; margin-right: 12px; }}
 .bar {{ display: flex; align-items: center; margin: 2px 10px; }} .bar b {{ font-weight: 400; width: 150px; }}
 .bar u {{ display: block; height: 90%; }} .bar span {{ margin-left: 8px; }}
-table {{ border-collapse: collapse; margin: 4px 10px; }} td, th {{ text-align: left; padding: 4px 14px 4px 0; font-weight: 400; }}
+table {{ border-collapse: collapse; margin: 4px 10px; }}
+td, th {{ text-align: left; padding: 4px 14px 4px 0; font-weight: 400; }}
 th {{ color: #6e9fff; }} text {{ fill: #8e8e9c; font: 11px sans-serif; }}
 """
 
@@ -129,7 +131,7 @@ def curves(panel: dict, rows: list, width: float, height: float) -> str:
             body += f'<path d="M{"L".join(upper + lower)}Z" fill="{color}" fill-opacity="0.6" stroke="{color}"/>'
             below = {moment: below[moment] + part[moment] for moment in times}
         elif values:
-            body += f'<path d="M{"L".join(at(*value) for value in values)}" fill="none" stroke="{color}" stroke-width="1.5"/>'
+            body += f'<path d="M{"L".join(at(*value) for value in values)}" fill="none" stroke="{color}"/>'
         legend += f'<i><span style="color:{color}">&#9644;</span> {html.escape(name_of(panel, labels))}</i>'
     return svg(width, height, body) + f'<div class="legend">{legend}</div>'
 
@@ -155,8 +157,9 @@ def draw(panel: dict, rows: list, width: float, height: float) -> str:
     if panel["type"] == "bargauge":
         tall = (height - 40) / len(rows)
         return "".join(
-            f'<div class="bar" style="height:{tall - 4:.0f}px"><b>{name_of(panel, labels)}</b><u style="width:{values[-1][1] * (width - 260):.0f}px;'
-            f'background:{heat(values[-1][1])}"></u><span>{shown(values[-1][1], unit)}</span></div>'
+            f'<div class="bar" style="height:{tall - 4:.0f}px"><b>{name_of(panel, labels)}</b>'
+            f'<u style="width:{values[-1][1] * (width - 260):.0f}px;background:{heat(values[-1][1])}"></u>'
+            f'<span>{shown(values[-1][1], unit)}</span></div>'
             for labels, values in rows if values)
     if panel["type"] == "table":
         hidden = {"__name__", "job"}
@@ -180,8 +183,8 @@ def page(board: dict, answers: list[tuple[dict, list]]) -> tuple[str, int]:
         body += (f'<div class="panel" style="left:{left:.0f}px;top:{top}px;width:{width:.0f}px;height:{height}px">'
                  f'<h2>{html.escape(panel["title"])}</h2>{draw(panel, rows, width, height)}</div>')
     return (f'<!doctype html><meta charset="utf-8"><style>{STYLE}</style><h1>{html.escape(board["title"])} '
-            "<small>data of a real run, drawn by tools/make_dashboard_picture.py in the dashboard's layout; not a screenshot "
-            f'of Grafana</small></h1><div id="panels">{body}</div>'), bottom + 60
+            "<small>data of a real run, drawn by tools/make_dashboard_picture.py in the dashboard's layout; not a "
+            f'screenshot of Grafana</small></h1><div id="panels">{body}</div>'), bottom + 60
 
 
 def main() -> int:

@@ -127,8 +127,8 @@ def linear_path() -> list[Json]:
                {"{{model}}": share(TOKENS, "model", LINEAR).replace("$__rate_interval", "5m") + " - " +
                 share(TOKENS, "model", LINEAR).replace("$__rate_interval", "1h")}, "percentunit", least=None),
         heat_map("Linear fraction by layer",
-                 "One row a layer, from the first at the bottom. A row that stays dark is one that the calibration does "
-                 "not gate.", LAYERS, "{{model}} {{layer}}", "short", buckets=False, width=24, height=11),
+                 "One row a layer, from the first at the bottom. A row that stays dark is one that the calibration "
+                 "does not gate.", LAYERS, "{{model}} {{layer}}", "short", buckets=False, width=24, height=11),
         lines("Linear fraction by model", "It moves when clients change their thresholds.",
               {"{{model}}": share(TOKENS, "model", LINEAR)}, "percentunit", most=1),
         bars("Linear fraction by layer, now", "", {"{{model}} {{layer}}": LAYERS}, "percentunit", most=1),
@@ -169,8 +169,10 @@ def capacity() -> list[Json]:
         number("Generated tokens per second", "", {"{{model}}": rate("gatehouse_generated_tokens_total", "model")}),
         number("Prompt tokens per second", "Prompts, and texts that were scored or analysed.",
                {"{{model}}": rate("gatehouse_prompt_tokens_total", "model")}),
-        number("Running", "Calls that take part in steps.", {"{{model}}": gauge("gatehouse_requests_running", "model")}),
-        number("Waiting", "Calls that wait for admission.", {"{{model}}": gauge("gatehouse_requests_waiting", "model")}),
+        number("Running", "Calls that take part in steps.",
+               {"{{model}}": gauge("gatehouse_requests_running", "model")}),
+        number("Waiting", "Calls that wait for admission.",
+               {"{{model}}": gauge("gatehouse_requests_waiting", "model")}),
         lines("Running and waiting", "Where calls wait for long, more replicas help.",
               {"{{model}} running": gauge("gatehouse_requests_running", "model"),
                "{{model}} waiting": gauge("gatehouse_requests_waiting", "model")}),
@@ -197,7 +199,8 @@ def capacity() -> list[Json]:
 def operations() -> list[Json]:
     ended = "gatehouse_operations_ended_total"
     return [
-        number("Running", "Calibrations and experiments.", {"": f'sum(gatehouse_operations{{{SERVER}, state="running"}})'}),
+        number("Running", "Calibrations and experiments.",
+               {"": f'sum(gatehouse_operations{{{SERVER}, state="running"}})'}),
         number("Waiting", "One runs at a time on each replica.",
                {"": f'sum(gatehouse_operations{{{SERVER}, state="waiting"}})'}),
         number("Progress", "Of the one that runs.", {"{{instance}}": f"gatehouse_operation_progress{{{SERVER}}}"},

@@ -39,7 +39,8 @@ class Watch(Process):
     def get(self, path, **query):
         """The result of one of the query paths; ValueError says what is wrong with a query."""
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
+            url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 return json.load(answer)["data"]["result"]
         except urllib.error.HTTPError as error:
             raise ValueError(f"{query}: {error.read().decode()}") from error
