@@ -10,7 +10,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kCalibrateExamples[] =
     R"(Uploads the text, starts the operation and watches it.  Ctrl-C asks the server to cancel it;
 with --detach it goes on, and `gatehouse operations watch NAME` finds it again.  When --timeout
 ends the watch, the operation goes on too.
@@ -162,7 +162,7 @@ void AddCalibrate(CLI::App& app, std::istream& in, Action& action) {
   auto command = std::make_shared<CalibrateCommand>();
   CLI::App* sub = app.add_subcommand("calibrate", "Fit surrogates and gates and find consensus neurons, from a text");
   command->Declare(*sub);
-  sub->footer(kExamples);
+  sub->footer(kCalibrateExamples);
   sub->callback(
       [command, &in, &action] { action = [command, &in](Session& session) { return command->Run(session, in); }; });
 }

@@ -12,7 +12,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kConsensusExamples[] =
     R"(For each token: how many of the layer's consensus neurons fire, which exception neurons fire, and
 the norm of what the MLP writes. Without --layer it is the layer with the most consensus neurons.
 
@@ -118,7 +118,7 @@ void Show(const Terminal& terminal, const Analysis<v1::ConsensusStart>& analysis
 
 void AddConsensus(CLI::App& app, std::istream& in, Action& action) {
   CLI::App* sub = app.add_subcommand("consensus", "Show which consensus and exception neurons fire at each token");
-  sub->footer(kExamples);
+  sub->footer(kConsensusExamples);
   AddAnalysis<v1::TraceConsensusRequest, v1::ConsensusStart>(sub, in, action, "The layer whose tokens are listed",
                                                              &client::Client::TraceConsensus, Show);
 }

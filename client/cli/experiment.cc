@@ -15,7 +15,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kExperimentExamples[] =
     R"(Uploads the texts, starts the operation, watches it, and shows its report.  Ctrl-C asks the server to
 cancel it; with --detach it goes on, and `gatehouse operations report NAME` shows the report later.
 
@@ -204,7 +204,7 @@ absl::StatusOr<int> ExperimentCommand::Finish(Session& session, const Watched& w
 
 void AddExperiment(CLI::App& app, std::istream& in, Action& action) {
   CLI::App* sub = app.add_subcommand("experiment", "Run a method of analysis on texts and report what it finds");
-  sub->footer(kExamples);
+  sub->footer(kExperimentExamples);
   sub->require_subcommand(1);
   // Declares `experiment VERB`; `declare` adds what is the method's own.
   const auto add = [&](const char* verb, const char* help, auto declare) {

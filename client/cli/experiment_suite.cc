@@ -13,7 +13,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kExperimentSuiteExamples[] =
     R"(Runs experiment nonlinearity, polynomial, consensus, ablation and quorum on the same texts.  Ctrl-C asks
 the server to cancel the one that runs, and ends the suite.
 
@@ -130,7 +130,7 @@ absl::StatusOr<int> SuiteCommand::Run(Session& session, std::istream& in) const 
 void AddExperimentSuite(CLI::App& experiment, std::istream& in, Action& action) {
   auto command = std::make_shared<SuiteCommand>();
   CLI::App* sub = experiment.add_subcommand("suite", "Every method of the discrete MLP, one after another");
-  sub->footer(kExamples);
+  sub->footer(kExperimentSuiteExamples);
   sub->fallthrough();
   command->Declare(*sub);
   sub->callback(

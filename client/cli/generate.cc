@@ -12,7 +12,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kGenerateExamples[] = R"(Examples:
   gatehouse generate -m novella-gpt2-7m --prompt "The captain of the ship" --max-tokens 40
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --gating gated --threshold 0.7 --temperature 0
   gatehouse generate -m novella-gpt2-7m --prompt "It was" --operating-point 1%
@@ -214,7 +214,7 @@ void AddGenerate(CLI::App& app, std::istream& in, Action& action) {
   auto command = std::make_shared<GenerateCommand>();
   CLI::App* sub = app.add_subcommand("generate", "Continue a prompt");
   command->Declare(*sub);
-  sub->footer(kExamples);
+  sub->footer(kGenerateExamples);
   sub->callback([command, &in, &action] {
     action = [command, request = command->Build(in)](Session& session) { return command->Run(session, request); };
   });

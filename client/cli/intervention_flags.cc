@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/flags.h"
 #include "client/cli/operation_run.h"
+#include "client/cli/parse.h"
 #include "server/base/npz.h"
 
 namespace gatehouse::cli {
@@ -34,20 +35,6 @@ constexpr std::pair<const char*, v1::MlpPath> kPaths[] = {{"full", v1::MLP_PATH_
                                                           {"ladder", v1::MLP_PATH_LADDER},
                                                           {"skip", v1::MLP_PATH_SKIP}};
 
-absl::Status Bad(std::string_view text, const char* wanted) {
-  return absl::InvalidArgumentError(absl::StrCat("'", std::string(text), "' is not ", wanted));
-}
-
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
-
 template <typename Number>
 std::optional<Number> ToNumber(std::string_view text) {
   Number number{};
@@ -65,8 +52,9 @@ absl::StatusOr<Indices> ParseIndices(std::string_view text, std::string_view mar
     const size_t dash = part.find('-');
     const auto first = ToNumber<uint32_t>(part.substr(0, dash));
     const auto last = dash == std::string_view::npos ? first : ToNumber<uint32_t>(part.substr(dash + 1));
-    if (!first || !last || *first > *last) return Bad(part, wanted);
-    if (*last - *first >= kMostIndices - static_cast<size_t>(indices.size())) return Bad(text, "a list this short");
+    if (!first || !last || *first > *last) return NotWanted(part, wanted);
+    if (*last - *first >= kMostIndices - static_cast<size_t>(indices.size()))
+      return NotWanted(text, "a list this short");
     for (uint64_t index = *first; index <= *last; ++index) indices.Add(static_cast<uint32_t>(index));
   }
   return indices;
@@ -111,7 +99,7 @@ absl::StatusOr<bool> ReadChange(std::string_view text, v1::Intervention& interve
   }
   if (word == "path" && value) {
     const auto path = Find(kPaths, *value);
-    if (!path) return Bad(*value, "one of full, linear, ladder and skip");
+    if (!path) return NotWanted(*value, "one of full, linear, ladder and skip");
     intervention.set_force_path(*path);
     return false;
   }
@@ -126,11 +114,11 @@ absl::StatusOr<bool> ReadChange(std::string_view text, v1::Intervention& interve
   }
   if ((word == "scale" || word == "set") && value) {
     const auto number = ToNumber<float>(*value);
-    if (!number) return Bad(*value, "a number");
+    if (!number) return NotWanted(*value, "a number");
     word == "scale" ? neurons.set_scale(*number) : neurons.set_set(*number);
     return true;
   }
-  return Bad(text, kChangeWanted);
+  return NotWanted(text, kChangeWanted);
 }
 
 }  // namespace
@@ -143,8 +131,8 @@ absl::StatusOr<v1::Intervention> ParseIntervention(const std::string& text) {
   const auto of_neurons = ReadChange(parts[0], intervention);
   if (!of_neurons.ok()) return of_neurons.status();
   if (parts.size() != (*of_neurons ? 3u : 2u)) {
-    return Bad(text, *of_neurons ? "CHANGE:LAYERS:NEURONS[@POSITIONS], such as zero:L3:n12,55"
-                                 : "CHANGE:LAYERS[@POSITIONS], such as mlp-zero:L3");
+    return NotWanted(text, *of_neurons ? "CHANGE:LAYERS:NEURONS[@POSITIONS], such as zero:L3:n12,55"
+                                       : "CHANGE:LAYERS[@POSITIONS], such as mlp-zero:L3");
   }
   auto layers = ParseIndices(parts[1], "L", kLayersWanted);
   if (!layers.ok()) return layers.status();
@@ -161,10 +149,10 @@ absl::StatusOr<v1::ActivationCapture> ParseCapture(const std::string& text) {
   std::string_view rest = text;
   if (absl::Status status = TakePositions(rest, capture); !status.ok()) return status;
   const std::vector<std::string_view> parts = Split(rest, ':');
-  if (parts.size() > 2) return Bad(text, "SITE[:LAYERS][@POSITIONS], such as mlp-out:L3");
+  if (parts.size() > 2) return NotWanted(text, "SITE[:LAYERS][@POSITIONS], such as mlp-out:L3");
   const auto site = Find(kSites, parts[0]);
   if (!site) {
-    return Bad(parts[0], "one of residual-pre, attention-out, mlp-in, neurons, mlp-out and residual-post");
+    return NotWanted(parts[0], "one of residual-pre, attention-out, mlp-in, neurons, mlp-out and residual-post");
   }
   capture.set_site(*site);
   if (parts.size() < 2) return capture;

@@ -10,7 +10,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kModelsExamples[] = R"(Examples:
   gatehouse models
   gatehouse models novella-gpt2-7m
   gatehouse models --json | jq '.models[0].layers[] | {layer, linear_cost, consensus}'
@@ -174,7 +174,7 @@ void AddModels(CLI::App& app, Action& action) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("models", "List models, describe them, choose their calibration");
-  sub->footer(kExamples);
+  sub->footer(kModelsExamples);
   sub->require_subcommand(0, 1);
   sub->add_option("NAME", flags->names, "Describe these; without, list all");
   sub->parse_complete_callback(

@@ -10,7 +10,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kNonlinearityExamples[] =
     R"(The text is shown with each token coloured by where its score lies among the calibration's tokens,
 at one layer; below it, every layer. Without --layer it is the layer with the most tokens above
 the calibration's 95th percentile.
@@ -84,7 +84,7 @@ void Show(const Terminal& terminal, const Analysis<v1::NonlinearityStart>& analy
 
 void AddNonlinearity(CLI::App& app, std::istream& in, Action& action) {
   CLI::App* sub = app.add_subcommand("nonlinearity", "Show how nonlinear each token is, layer by layer");
-  sub->footer(kExamples);
+  sub->footer(kNonlinearityExamples);
   AddAnalysis<v1::ScoreNonlinearityRequest, v1::NonlinearityStart>(
       sub, in, action, "The layer whose scores colour the text", &client::Client::ScoreNonlinearity, Show);
 }

@@ -16,7 +16,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kOperationsExamples[] =
     R"(An operation's name is "operations/REPLICA/ID"; its ID alone will do where it is in the list.
 
 Examples:
@@ -175,7 +175,7 @@ absl::StatusOr<int> Fetch(Session& session, const std::string& name, const Opera
 void AddOperations(CLI::App& app, Action& action) {
   auto command = std::make_shared<OperationsCommand>();
   CLI::App* sub = app.add_subcommand("operations", "List, watch, cancel long work, and fetch its results");
-  sub->footer(kExamples);
+  sub->footer(kOperationsExamples);
   sub->require_subcommand(0, 1);
   sub->add_option("--limit", command->limit, "List at most this many; 0: all")->capture_default_str();
   // Declares `operations VERB NAME`, which does `run` with the operation's full name.

@@ -13,16 +13,7 @@ namespace {
 
 // No model has more layers; keeps "0-4000000000" from filling memory.
 constexpr uint32_t kMaxLayer = 65535;
-
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
+constexpr uint32_t kMaxLength = 16777216;
 
 std::string_view Trim(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
@@ -30,16 +21,12 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-absl::Status Bad(std::string_view text, const char* wanted) {
-  return absl::InvalidArgumentError(absl::StrCat("'", std::string(text), "' is not ", wanted));
-}
-
 template <typename Number>
 absl::StatusOr<Number> ParseNumber(std::string_view text, const char* wanted) {
   text = Trim(text);
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return Bad(text, wanted);
+  if (error != std::errc() || end != text.data() + text.size()) return NotWanted(text, wanted);
   return number;
 }
 
@@ -57,13 +44,27 @@ absl::StatusOr<std::vector<Number>> ParseList(std::string_view text, const char*
 // Splits "KEY=VALUE".
 absl::StatusOr<std::pair<std::string, float>> ParseAssignment(const std::string& text, const char* wanted) {
   const size_t sign = text.find('=');
-  if (sign == std::string::npos) return Bad(text, wanted);
+  if (sign == std::string::npos) return NotWanted(text, wanted);
   auto value = ParseNumber<float>(std::string_view(text).substr(sign + 1), "a number");
   if (!value.ok()) return value.status();
   return std::pair(text.substr(0, sign), *value);
 }
 
 }  // namespace
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+absl::Status NotWanted(std::string_view text, const char* wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("'", std::string(text), "' is not ", wanted));
+}
 
 absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text) {
   std::set<uint32_t> layers;
@@ -74,8 +75,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text) {
     const auto last =
         dash == std::string_view::npos ? first : ParseNumber<uint32_t>(part.substr(dash + 1), "a layer number");
     if (!last.ok()) return last.status();
-    if (*first > *last) return Bad(part, "a range: its end lies before its beginning");
-    if (*last > kMaxLayer) return Bad(part, "a layer of any model");
+    if (*first > *last) return NotWanted(part, "a range: its end lies before its beginning");
+    if (*last > kMaxLayer) return NotWanted(part, "a layer of any model");
     for (uint32_t layer = *first; layer <= *last; ++layer) layers.insert(layer);
   }
   return std::vector<uint32_t>(layers.begin(), layers.end());
@@ -88,12 +89,26 @@ absl::StatusOr<std::vector<uint32_t>> ParseOrder(const std::string& text) {
 absl::StatusOr<uint64_t> ParseWholeNumber(const std::string& text, uint64_t most) {
   const std::string wanted = absl::StrCat("a whole number in [0, ", most, "]");
   const auto number = ParseNumber<uint64_t>(text, wanted.c_str());
-  if (number.ok() && *number > most) return Bad(text, wanted.c_str());
+  if (number.ok() && *number > most) return NotWanted(text, wanted.c_str());
   return number;
 }
 
 absl::StatusOr<std::vector<uint32_t>> ParseCounts(const std::string& text) {
   return ParseList<uint32_t>(text, "a whole number in [0, 4294967295]");
+}
+
+absl::StatusOr<std::pair<uint32_t, uint32_t>> ParseLengths(const std::string& text) {
+  const size_t dash = text.find('-');
+  const std::string_view first = std::string_view(text).substr(0, dash);
+  const std::string_view last = dash == std::string::npos ? first : std::string_view(text).substr(dash + 1);
+  constexpr char kWanted[] = "a number of tokens, or a range such as 64-256";
+  const auto low = ParseNumber<uint32_t>(first, kWanted);
+  if (!low.ok()) return low.status();
+  const auto high = ParseNumber<uint32_t>(last, kWanted);
+  if (!high.ok()) return high.status();
+  if (*low < 1 || *high > kMaxLength) return NotWanted(text, "in [1, 16777216]");
+  if (*low > *high) return NotWanted(text, "a range: its end lies before its beginning");
+  return std::pair(*low, *high);
 }
 
 absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& text) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,12 @@ namespace gatehouse::cli {
 
 // The small languages of flag values.  Each fails as InvalidArgument, quoting the part
 // that is wrong.  Bounds that depend on the model are the server's to check.
+
+// InvalidArgument: "'TEXT' is not WANTED".
+absl::Status NotWanted(std::string_view text, const char* wanted);
+
+// What stands between the separators; one part, perhaps empty, more than there are of them.
+std::vector<std::string_view> Split(std::string_view text, char separator);
 
 // "3,5-8": layers and ranges of layers, both ends included.  Ascending, each once.
 absl::StatusOr<std::vector<uint32_t>> ParseLayers(const std::string& text);
@@ -24,6 +31,9 @@ absl::StatusOr<uint64_t> ParseWholeNumber(const std::string& text, uint64_t most
 
 // "6,2": whole numbers in that order.
 absl::StatusOr<std::vector<uint32_t>> ParseCounts(const std::string& text);
+
+// "128", or "64-256": from one end to the other, in [1, 16777216].
+absl::StatusOr<std::pair<uint32_t, uint32_t>> ParseLengths(const std::string& text);
 
 // "0.1,0.5".
 absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& text);

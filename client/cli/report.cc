@@ -17,7 +17,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kReportExamples[] =
     R"(One page shows the text with each token coloured by its nonlinearity at a layer, all layers, which
 consensus and exception neurons fire, and what each gate would say at a threshold you can move; beside
 it, the perplexity measured at a few thresholds. The page is one file that loads nothing else.
@@ -249,7 +249,7 @@ void AddReport(CLI::App& app, std::istream& in, Action& action) {
   auto command = std::make_shared<ReportCommand>();
   CLI::App* sub = app.add_subcommand("report", "Write a page that shows a text token by token");
   command->Declare(*sub);
-  sub->footer(kExamples);
+  sub->footer(kReportExamples);
   sub->callback([command, &in, &action] {
     action = [command, request = command->Build(in)](Session& session) { return command->Run(session, request); };
   });

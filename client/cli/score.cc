@@ -11,7 +11,7 @@
 namespace gatehouse::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kScoreExamples[] =
     R"(A text longer than the context is read in windows: --window tokens each, --stride apart; with
 --blocks they are independent blocks, the first token of each not scored.
 
@@ -161,7 +161,7 @@ void AddScore(CLI::App& app, std::istream& in, Action& action) {
   auto command = std::make_shared<ScoreCommand>();
   CLI::App* sub = app.add_subcommand("score", "Measure how well a model predicts a text");
   command->Declare(*sub);
-  sub->footer(kExamples);
+  sub->footer(kScoreExamples);
   sub->callback([command, &in, &action] {
     action = [command, request = command->Build(in)](Session& session) { return command->Run(session, request); };
   });

@@ -13,7 +13,7 @@
 namespace gatehouse {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr double kMostSeconds = 3600;
 
@@ -23,26 +23,26 @@ absl::Status WrongType(const char* field, const char* wanted) {
 
 // The fields of an object; each returns nothing where the object has no such field.
 struct Fields {
-  const Json& object;
+  const PlainJson& object;
 
-  const Json* Find(const char* field) const {
+  const PlainJson* Find(const char* field) const {
     const auto found = object.find(field);
     return found == object.end() ? nullptr : &*found;
   }
   absl::StatusOr<std::optional<std::string>> Text(const char* field) const {
-    const Json* const value = Find(field);
+    const PlainJson* const value = Find(field);
     if (value == nullptr) return std::nullopt;
     if (!value->is_string()) return WrongType(field, "a string");
     return value->get<std::string>();
   }
   absl::StatusOr<std::optional<double>> Number(const char* field) const {
-    const Json* const value = Find(field);
+    const PlainJson* const value = Find(field);
     if (value == nullptr) return std::nullopt;
     if (!value->is_number()) return WrongType(field, "a number");
     return value->get<double>();
   }
   absl::StatusOr<std::optional<uint64_t>> Whole(const char* field, uint64_t most) const {
-    const Json* const value = Find(field);
+    const PlainJson* const value = Find(field);
     if (value == nullptr) return std::nullopt;
     if (!value->is_number_unsigned() || value->get<uint64_t>() > most) {
       return absl::InvalidArgumentError(StrCat(field, " must be a whole number in [0, ", most, "]"));
@@ -70,7 +70,7 @@ absl::Status ReadGating(const Fields& fields, v1::GatingPolicy& gating) {
   return absl::OkStatus();
 }
 
-absl::Status CheckFields(const Json& object) {
+absl::Status CheckFields(const PlainJson& object) {
   if (!object.is_object()) return absl::InvalidArgumentError("the body must be one JSON object");
   for (const auto& [name, value] : object.items()) {
     if (std::find(kTraceFields.begin(), kTraceFields.end(), name) != kTraceFields.end()) continue;
@@ -82,7 +82,7 @@ absl::Status CheckFields(const Json& object) {
 }  // namespace
 
 absl::StatusOr<TraceRequest> ParseTraceRequest(std::string_view json) {
-  const Json object = Json::parse(json, nullptr, false);
+  const PlainJson object = PlainJson::parse(json, nullptr, false);
   if (object.is_discarded()) return absl::InvalidArgumentError("the body is not JSON in UTF-8");
   GH_RETURN_IF_ERROR(CheckFields(object));
   const Fields fields{object};

@@ -77,8 +77,8 @@ absl::StatusOr<CalibrateSpec> Calibrate(const v1::CalibrateSpec& proto) {
   return spec;
 }
 
-absl::StatusOr<std::vector<int>> Layers(const google::protobuf::RepeatedField<uint32_t>& proto,
-                                        std::string_view field) {
+absl::StatusOr<std::vector<int>> LayerList(const google::protobuf::RepeatedField<uint32_t>& proto,
+                                           std::string_view field) {
   std::vector<int> layers;
   for (const uint32_t layer : proto) {
     GH_ASSIGN_OR_RETURN(const int checked, LayerFromProto(layer, field));
@@ -122,7 +122,7 @@ absl::StatusOr<TrainingSchedule> Schedule(v1::Training::Schedule schedule) {
 absl::StatusOr<TrainingMethod> Training(const v1::Training& proto) {
   TrainingMethod method;
   GH_ASSIGN_OR_RETURN(method.schedule, Schedule(proto.schedule()));
-  GH_ASSIGN_OR_RETURN(method.order, Layers(proto.order(), "training.order"));
+  GH_ASSIGN_OR_RETURN(method.order, LayerList(proto.order(), "training.order"));
   if (proto.has_steps_per_layer()) {
     GH_ASSIGN_OR_RETURN(method.steps_per_layer, CountFromProto(proto.steps_per_layer(), "training.steps_per_layer"));
   }
@@ -199,7 +199,7 @@ absl::StatusOr<ExperimentRequest> Experiment(const v1::ExperimentSpec& proto) {
   request.resume = proto.resume();
   ExperimentOptions& options = request.spec.options;
   GH_RETURN_IF_ERROR(ReadSplits(proto, options));
-  GH_ASSIGN_OR_RETURN(options.layers, Layers(proto.layers(), "layers"));
+  GH_ASSIGN_OR_RETURN(options.layers, LayerList(proto.layers(), "layers"));
   GH_RETURN_IF_ERROR(SetCount("bootstrap_resamples", proto.bootstrap_resamples(), options.bootstrap_resamples));
   GH_ASSIGN_OR_RETURN(request.spec.method, Method(proto));
   return request;

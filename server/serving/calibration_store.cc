@@ -18,7 +18,7 @@
 namespace gatehouse {
 namespace {
 
-constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kCalibrationSuffix = ".safetensors";
 // Holds the name of the calibration that was selected last.
 constexpr std::string_view kActiveFile = "active";
 
@@ -73,7 +73,7 @@ void CalibrationStore::State::Scan(const std::string& folder) {
   if (folder.empty()) return;
   std::error_code error;
   for (std::filesystem::directory_iterator file(folder, error), end; !error && file != end; file.increment(error)) {
-    if (file->path().extension() != kSuffix) continue;
+    if (file->path().extension() != kCalibrationSuffix) continue;
     const std::string name = file->path().stem();
     const std::string path = file->path();
     absl::StatusOr<Entry> entry = ReadEntry(engine, name, path);
@@ -214,7 +214,7 @@ absl::StatusOr<std::string> CalibrationStore::PathFor(std::string_view name) con
   if (state_->state_folder.empty()) {
     return absl::FailedPreconditionError("there is no state directory to write a calibration to");
   }
-  const std::string path = StrCat(state_->state_folder, "/", name, kSuffix);
+  const std::string path = StrCat(state_->state_folder, "/", name, kCalibrationSuffix);
   const std::lock_guard lock(state_->mutex);
   if (state_->Find(name) != nullptr || std::filesystem::exists(path)) {
     return absl::AlreadyExistsError(StrCat("model ", state_->model_name, " has a calibration named ", name));
@@ -224,7 +224,7 @@ absl::StatusOr<std::string> CalibrationStore::PathFor(std::string_view name) con
 }
 
 absl::Status CalibrationStore::Adopt(std::string_view name, bool activate) {
-  const std::string path = StrCat(state_->state_folder, "/", name, kSuffix);
+  const std::string path = StrCat(state_->state_folder, "/", name, kCalibrationSuffix);
   GH_ASSIGN_OR_RETURN(Entry entry, ReadEntry(state_->engine, std::string(name), path));
   std::shared_ptr<const Calibration> calibration;
   if (activate) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kChunk = 256;
 
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double RunClock() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
@@ -101,7 +101,7 @@ double EngineRuns::DecodeOnce(int batch, const RoutingPolicy& policy) {
     Feed(sequences.back(), Tokens(i, 0, options_.prompt), policy, /*score=*/false);
   }
   StartCounting();
-  const double start = Seconds();
+  const double start = RunClock();
   for (int step = 0; step < options_.new_tokens; ++step) {
     std::vector<Row> rows(batch);
     for (int i = 0; i < batch; ++i) {
@@ -112,7 +112,7 @@ double EngineRuns::DecodeOnce(int batch, const RoutingPolicy& policy) {
     }
     Step(rows);
   }
-  const double seconds = Seconds() - start;
+  const double seconds = RunClock() - start;
   for (const SequenceId sequence : sequences) engine_.Close(sequence);
   return batch * options_.new_tokens / seconds;
 }
@@ -121,9 +121,9 @@ EngineRuns::Figure EngineRuns::Text(const RoutingPolicy& policy, bool score) {
   return Best([&] {
     const SequenceId sequence = engine_.Open(options_.tokens).value();
     StartCounting();
-    const double start = Seconds();
+    const double start = RunClock();
     Feed(sequence, Tokens(0, 0, options_.tokens), policy, score);
-    const double seconds = Seconds() - start;
+    const double seconds = RunClock() - start;
     engine_.Close(sequence);
     return options_.tokens / seconds;
   });

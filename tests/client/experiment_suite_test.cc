@@ -46,7 +46,7 @@ struct FakeSuite : FakeOperation {
   }
 };
 
-std::string Content(const std::filesystem::path& path) {
+std::string ContentOf(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -73,8 +73,8 @@ TEST(ExperimentSuite, RunsEveryMethodOnTheSameTextAndSavesItsReports) {
     EXPECT_EQ(suite.asked[i].report_tokens(), 700u) << i;
     const std::string title = "Report " + std::to_string(i + 1), name = kNames[i];
     EXPECT_THAT(run.out, HasSubstr(title));
-    EXPECT_EQ(nlohmann::json::parse(Content(folder / (name + ".json")))["title"], title);
-    EXPECT_THAT(Content(folder / (name + ".html")), HasSubstr(title));
+    EXPECT_EQ(nlohmann::json::parse(ContentOf(folder / (name + ".json")))["title"], title);
+    EXPECT_THAT(ContentOf(folder / (name + ".html")), HasSubstr(title));
   }
   std::filesystem::remove_all(folder.parent_path());
 }

@@ -19,9 +19,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class FakeCalibration final : public Calibration {
+class PlanCalibration final : public Calibration {
  public:
-  explicit FakeCalibration(CalibrationInfo info) : Calibration(std::move(info)) {}
+  explicit PlanCalibration(CalibrationInfo info) : Calibration(std::move(info)) {}
 };
 
 ModelInfo Model() {
@@ -38,7 +38,7 @@ std::shared_ptr<const Calibration> OneLayerHasAll() {
   info.layers.resize(3);
   info.layers[0].neuron_means = true;
   info.layers[0].ladder_neurons = 2;
-  return std::make_shared<FakeCalibration>(info);
+  return std::make_shared<PlanCalibration>(info);
 }
 
 Intervention Zero(std::vector<int> layers, std::vector<int> neurons, std::vector<int> positions = {}) {

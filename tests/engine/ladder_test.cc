@@ -27,16 +27,15 @@ using ::gatehouse::testing::MaxDifference;
 using ::gatehouse::testing::RandomTokens;
 using ::gatehouse::testing::TestEngine;
 
-constexpr int kSinks = 4;
-constexpr int kTokens = 60;
+constexpr int kLadderTokens = 60;
 
 class LadderOf : public ::testing::TestWithParam<std::tuple<Architecture, at::ScalarType>> {
  protected:
   LadderOf()
       : engine_(MakeTestModel({.architecture = std::get<0>(GetParam()), .dtype = std::get<1>(GetParam())}), Counting()),
-        data_(MakeTestCalibrationData(engine_.model(), {.sink_positions = kSinks})),
+        data_(MakeTestCalibrationData(engine_.model(), {.sink_positions = testing::kSinks})),
         calibration_(PlaceCalibration(data_, engine_.model())),
-        tokens_(RandomTokens(engine_.model(), kTokens, 3)) {}
+        tokens_(RandomTokens(engine_.model(), kLadderTokens, 3)) {}
 
   std::unique_ptr<CountingKernels> Counting() {
     return std::make_unique<CountingKernels>(MakeKernels("auto", at::kCPU, std::get<1>(GetParam())).value(), calls_);
@@ -158,7 +157,8 @@ TEST_P(LadderOf, EqualsItsDefinition) {
       }
       StepGroup group{
           .kind = count > kSkinnyRows ? RowGroup::kWide : RowGroup::kSkinny, .total_rows = count, .rows = {}};
-      group.rows.push_back({.row = &row, .result = &result, .rows = count, .first_position = kSinks, .pages = {}});
+      group.rows.push_back(
+          {.row = &row, .result = &result, .rows = count, .first_position = testing::kSinks, .pages = {}});
       const std::vector<double> y = Doubles(mlp.Run(layer, x, group));
       EXPECT_EQ(result.ladder_tokens[layer], static_cast<uint32_t>(count));
       for (int token = 0; token < count; ++token) {
@@ -182,11 +182,11 @@ TEST_P(LadderOf, WithAllNeuronsAndNoSurrogateIsTheFullModel) {
   }
   calibration_ = PlaceCalibration(data_, engine_.model());
   const RoutingPolicy full = RoutingPolicy::Full(InfoOf(engine_.model()));
-  for (const int chunk : {1, 16, kTokens}) {
+  for (const int chunk : {1, 16, kLadderTokens}) {
     const TestEngine::Run run = Score(Policy(GatingMode::kLadder), chunk);
     // In bfloat16 a last bit may round the other way.
     EXPECT_LE(MaxDifference(run.logprobs, Score(full, chunk).logprobs), float32() ? 1e-5 : 0.05);
-    EXPECT_EQ(run.ladder_tokens, std::vector<uint32_t>(layers(), kTokens - kSinks));
+    EXPECT_EQ(run.ladder_tokens, std::vector<uint32_t>(layers(), kLadderTokens - testing::kSinks));
   }
 }
 
@@ -200,18 +200,18 @@ TEST_P(LadderOf, ComputesOnlyThePathTakenAndAsksTheGateOnlyWhereItDecides) {
       EXPECT_EQ(calls_.RowsThrough(calibrated.ladder->in), run.ladder_tokens[layer]);
       EXPECT_EQ(calls_.RowsThrough(calibrated.ladder->joint), run.ladder_tokens[layer]);
       EXPECT_EQ(calls_.RowsThrough(engine_.model().layers[layer].mlp_in),
-                kTokens - run.linear_tokens[layer] - run.ladder_tokens[layer]);
+                kLadderTokens - run.linear_tokens[layer] - run.ladder_tokens[layer]);
     }
   };
-  const std::vector<uint32_t> none(layers(), 0), all(layers(), kTokens - kSinks);
-  const int64_t asked = int64_t{layers()} * (kTokens - kSinks);
-  for (const int chunk : {1, 16, kTokens}) {
+  const std::vector<uint32_t> none(layers(), 0), all(layers(), kLadderTokens - testing::kSinks);
+  const int64_t asked = int64_t{layers()} * (kLadderTokens - testing::kSinks);
+  for (const int chunk : {1, 16, kLadderTokens}) {
     const TestEngine::Run three = Score(Policy(GatingMode::kGated, 0.6f, 0.35f), chunk);
     expect(three, asked);
     for (int layer = 0; layer < layers(); ++layer) {
       EXPECT_GT(three.linear_tokens[layer], 5u);
       EXPECT_GT(three.ladder_tokens[layer], 5u);
-      EXPECT_LT(three.linear_tokens[layer] + three.ladder_tokens[layer], uint32_t{kTokens - kSinks});
+      EXPECT_LT(three.linear_tokens[layer] + three.ladder_tokens[layer], uint32_t{kLadderTokens - testing::kSinks});
     }
     // Where nothing may go linear the gate decides between the ladder and full.
     const TestEngine::Run two = Score(Policy(GatingMode::kGated, 1.0f, 0.5f), chunk);
@@ -230,7 +230,7 @@ TEST_P(LadderOf, ComputesOnlyThePathTakenAndAsksTheGateOnlyWhereItDecides) {
     run = Score(PolicyAt({.linear_threshold = 0.5f, .ladder_threshold = -1}), chunk);
     expect(run, asked);
     for (int layer = 0; layer < layers(); ++layer) {
-      EXPECT_EQ(run.linear_tokens[layer] + run.ladder_tokens[layer], kTokens - kSinks);
+      EXPECT_EQ(run.linear_tokens[layer] + run.ladder_tokens[layer], kLadderTokens - testing::kSinks);
     }
     run = Score(PolicyAt({.linear_threshold = 1, .ladder_threshold = 1}), chunk);
     expect(run, 0);
@@ -242,11 +242,11 @@ TEST_P(LadderOf, ComputesOnlyThePathTakenAndAsksTheGateOnlyWhereItDecides) {
 TEST_P(LadderOf, AHigherThresholdNeverSendsMoreOfTheSameInputsDownACheapPath) {
   const std::vector<float> thresholds = {0.0f, 0.25f, 0.5f, 0.75f, 0.99f, 1.0f};
   const auto cheap = [&](float linear, float ladder) {
-    const TestEngine::Run run = Score(Policy(GatingMode::kGated, linear, ladder), kTokens);
+    const TestEngine::Run run = Score(Policy(GatingMode::kGated, linear, ladder), kLadderTokens);
     return std::pair(run.linear_tokens[0], run.linear_tokens[0] + run.ladder_tokens[0]);
   };
   for (const float ladder : thresholds) {
-    std::pair<uint32_t, uint32_t> before = {kTokens, kTokens};
+    std::pair<uint32_t, uint32_t> before = {kLadderTokens, kLadderTokens};
     for (const float linear : thresholds) {
       const auto now = cheap(linear, ladder);
       EXPECT_LE(now.first, before.first);
@@ -256,7 +256,7 @@ TEST_P(LadderOf, AHigherThresholdNeverSendsMoreOfTheSameInputsDownACheapPath) {
     EXPECT_EQ(before.first, 0u);
   }
   for (const float linear : thresholds) {
-    std::pair<uint32_t, uint32_t> before = {kTokens, kTokens};
+    std::pair<uint32_t, uint32_t> before = {kLadderTokens, kLadderTokens};
     for (const float ladder : thresholds) {
       const auto now = cheap(linear, ladder);
       EXPECT_LE(now.second, before.second);
@@ -267,12 +267,12 @@ TEST_P(LadderOf, AHigherThresholdNeverSendsMoreOfTheSameInputsDownACheapPath) {
 }
 
 TEST_P(LadderOf, RecordsSayWhichTokensHaveNoFullMlp) {
-  const TestEngine::Run run = Score(Policy(GatingMode::kGated, 0.6f, 0.35f), kTokens,
+  const TestEngine::Run run = Score(Policy(GatingMode::kGated, 0.6f, 0.35f), kLadderTokens,
                                     {.routing = true, .nonlinearity = true, .consensus = true});
-  EXPECT_EQ(run.logprobs, Score(Policy(GatingMode::kGated, 0.6f, 0.35f), kTokens).logprobs);
+  EXPECT_EQ(run.logprobs, Score(Policy(GatingMode::kGated, 0.6f, 0.35f), kLadderTokens).logprobs);
   const TokenRecords& records = run.records.front();
   std::vector<uint32_t> linear(layers(), 0), ladder(layers(), 0);
-  for (int token = 0; token < kTokens; ++token) {
+  for (int token = 0; token < kLadderTokens; ++token) {
     for (int layer = 0; layer < layers(); ++layer) {
       const size_t cell = static_cast<size_t>(token) * layers() + layer;
       const MlpPath path = records.path[cell];
@@ -281,8 +281,8 @@ TEST_P(LadderOf, RecordsSayWhichTokensHaveNoFullMlp) {
       EXPECT_EQ(std::isnan(records.nonlinearity[cell]), path != MlpPath::kFull);
       EXPECT_EQ(records.level[cell] == -1, path != MlpPath::kFull);
       EXPECT_GT(records.output_norm[cell], 0);
-      EXPECT_EQ(std::isnan(records.gate_margin[cell]), token < kSinks);
-      if (token < kSinks) continue;
+      EXPECT_EQ(std::isnan(records.gate_margin[cell]), token < testing::kSinks);
+      if (token < testing::kSinks) continue;
       const float p = records.gate_margin[cell] + 0.6f;
       EXPECT_EQ(records.gate_margin[cell] > 0, path == MlpPath::kLinear);
       if (std::abs(p - 0.35f) > 1e-5) {

@@ -19,8 +19,7 @@ using testing::MaxDifference;
 using testing::RandomTokens;
 using testing::TestEngine;
 
-constexpr int kTokens = 80;
-constexpr int kSinks = 4;
+constexpr int kPointTokens = 80;
 
 class OperatingPointOf : public ::testing::TestWithParam<Architecture> {};
 
@@ -30,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(All, OperatingPointOf,
 TEST_P(OperatingPointOf, IsServedAsItWasChosen) {
   TestEngine engine(MakeTestModel({.architecture = GetParam()}));
   const ModelWeights& model = engine.model();
-  CalibrationData data = MakeTestCalibrationData(model, {.sink_positions = kSinks});
+  CalibrationData data = MakeTestCalibrationData(model, {.sink_positions = testing::kSinks});
   OperatingPoint point;
   point.name = "1%";
   point.layers.assign(data.layers.size(), {.linear_threshold = 0.6F, .ladder_threshold = 0.35F});
@@ -41,8 +40,8 @@ TEST_P(OperatingPointOf, IsServedAsItWasChosen) {
   for (size_t layer = 0; layer < paths.size(); ++layer) {
     static_cast<CalibrationData::Layer&>(paths[layer]) = data.layers[layer];
   }
-  GatedMlps mlps(model, paths, point.layers, kSinks);
-  const std::vector<int32_t> tokens = RandomTokens(model, kTokens, 3);
+  GatedMlps mlps(model, paths, point.layers, testing::kSinks);
+  const std::vector<int32_t> tokens = RandomTokens(model, kPointTokens, 3);
   const at::Tensor logits =
       PlainForward(model, IdTensor(tokens), [&](int layer, const at::Tensor& x) { return mlps.Write(layer, x); });
 
@@ -50,7 +49,7 @@ TEST_P(OperatingPointOf, IsServedAsItWasChosen) {
   request.mode = GatingMode::kGated;
   request.operating_point = point.name;
   const RoutingPolicy policy = MakePolicy(model, request, PlaceCalibration(data, model));
-  const TestEngine::Run run = engine.Score(tokens, policy, {kTokens});
+  const TestEngine::Run run = engine.Score(tokens, policy, {kPointTokens});
   ASSERT_TRUE(run.status.ok()) << run.status;
 
   EXPECT_LT(MaxDifference(LogprobsOf(logits.squeeze(0), tokens), run.logprobs), 1e-4);
@@ -62,7 +61,7 @@ TEST_P(OperatingPointOf, IsServedAsItWasChosen) {
     linear += mlps.traffic()[layer].linear;
   }
   EXPECT_GT(linear, 0);
-  EXPECT_EQ(mlps.traffic()[0].ladder, kTokens - kSinks);
+  EXPECT_EQ(mlps.traffic()[0].ladder, kPointTokens - testing::kSinks);
 }
 
 }  // namespace

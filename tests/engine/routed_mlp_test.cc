@@ -28,12 +28,10 @@ using ::gatehouse::testing::MaxDifference;
 using ::gatehouse::testing::RandomTokens;
 using ::gatehouse::testing::TestEngine;
 
-constexpr int kSinks = 4;
-
 class RoutedMlpOf : public ::testing::TestWithParam<Architecture> {
  protected:
   RoutedMlpOf() : engine_(MakeTestModel({.architecture = GetParam()}), Kernels()) {
-    calibration_ = MakeTestCalibration(engine_.model(), {.sink_positions = kSinks});
+    calibration_ = MakeTestCalibration(engine_.model(), {.sink_positions = testing::kSinks});
   }
 
   std::unique_ptr<CountingKernels> Kernels() {
@@ -111,10 +109,11 @@ Reference ReferenceRun(const ModelWeights& model, const std::vector<int32_t>& to
         double z = calibration.layer(layer).gate_bias;
         for (size_t i = 0; i < token.size(); ++i) z += token[i] * weight[i];
         const double margin = 1 / (1 + std::exp(-z)) - policy.thresholds(layer).linear_threshold;
-        if (position >= kSinks) reference.smallest_margin = std::min(reference.smallest_margin, std::abs(margin));
+        if (position >= testing::kSinks)
+          reference.smallest_margin = std::min(reference.smallest_margin, std::abs(margin));
         linear = margin > 0;
       }
-      linear = linear && position >= kSinks;
+      linear = linear && position >= testing::kSinks;
       reference.linear_tokens[layer] += linear ? 1 : 0;
       outputs.push_back(linear ? ToTensor(Affine(token, calibration.layer(layer).surrogate)) : full[0][position]);
     }
@@ -189,8 +188,8 @@ TEST_P(RoutedMlpOf, ComputesOnlyThePathTaken) {
     calls_.linear_rows.clear();
     engine_.Score(tokens, Policy(GatingMode::kLinear), {chunk});
     for (int layer = 0; layer < layers; ++layer) {
-      EXPECT_EQ(RowsThroughMlp(layer), kSinks);
-      EXPECT_EQ(RowsThroughSurrogate(layer), 60 - kSinks);
+      EXPECT_EQ(RowsThroughMlp(layer), testing::kSinks);
+      EXPECT_EQ(RowsThroughSurrogate(layer), 60 - testing::kSinks);
     }
     calls_.linear_rows.clear();
     engine_.Score(tokens, RoutingPolicy::Full(InfoOf(engine_.model()), calibration_), {chunk});
@@ -304,7 +303,7 @@ TEST_P(RoutedMlpOf, SaysThatALinearTokensNeuronsDoNotExist) {
       EXPECT_EQ(std::isnan(records.nonlinearity[cell]), linear);
       EXPECT_EQ(records.level[cell] == -1, linear);
       EXPECT_GT(records.output_norm[cell], 0);
-      EXPECT_EQ(std::isnan(records.gate_margin[cell]), token < kSinks || layer == 1);
+      EXPECT_EQ(std::isnan(records.gate_margin[cell]), token < testing::kSinks || layer == 1);
       if (!std::isnan(records.gate_margin[cell])) {
         EXPECT_EQ(records.gate_margin[cell] > 0, linear);
       }

@@ -17,6 +17,9 @@
 
 namespace gatehouse::testing {
 
+// Positions that the calibrations of these tests take for sinks.
+inline constexpr int kSinks = 4;
+
 // A model in memory with random weights, biases and norms, whose shape has nothing
 // square in it that could hide a transposition.
 struct TestModelOptions {

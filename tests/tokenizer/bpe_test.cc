@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Ids = std::vector<int32_t>;
 
-BpeOptions Abc() {
+BpeOptions AbcOptions() {
   return {.vocab = {{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"bc", 4}, {"abc", 5}},
           .merges = {{"b", "c"}, {"a", "b"}}};
 }
@@ -34,14 +34,14 @@ Ids Encode(const BpeOptions& options, std::string_view piece) {
 
 // T11.
 TEST(Bpe, MergesTheLowestRankFirstNotTheLongest) {
-  EXPECT_THAT(Encode(Abc(), "abc"), ElementsAre(0, 4));
-  EXPECT_THAT(Encode(Abc(), "abcabc"), ElementsAre(0, 4, 0, 4));
-  EXPECT_THAT(Encode(Abc(), "ab"), ElementsAre(3));
+  EXPECT_THAT(Encode(AbcOptions(), "abc"), ElementsAre(0, 4));
+  EXPECT_THAT(Encode(AbcOptions(), "abcabc"), ElementsAre(0, 4, 0, 4));
+  EXPECT_THAT(Encode(AbcOptions(), "ab"), ElementsAre(3));
 }
 
 // T11.
 TEST(Bpe, LooksUpTheWholePieceFirstWhereMergesAreIgnored) {
-  BpeOptions options = Abc();
+  BpeOptions options = AbcOptions();
   options.ignore_merges = true;
   EXPECT_THAT(Encode(options, "abc"), ElementsAre(5));
   EXPECT_THAT(Encode(options, "abcabc"), ElementsAre(0, 4, 0, 4));
@@ -54,7 +54,7 @@ TEST(Bpe, MergesEqualRanksFromTheLeft) {
 }
 
 TEST(Bpe, LetsTheLaterOfTwoEqualMergesCount) {
-  BpeOptions options = Abc();
+  BpeOptions options = AbcOptions();
   options.merges = {{"a", "b"}, {"b", "c"}, {"a", "b"}};
   EXPECT_THAT(Encode(options, "abc"), ElementsAre(0, 4));
 }
@@ -75,7 +75,7 @@ TEST(Bpe, DropsBytesWithoutATokenUnlessThereIsAnUnknownToken) {
 
 TEST(Bpe, RefusesMergesOfTokensThatTheVocabularyLacks) {
   for (const auto& merge : {std::pair("a", "x"), std::pair("x", "a"), std::pair("c", "a")}) {
-    BpeOptions options = Abc();
+    BpeOptions options = AbcOptions();
     options.merges.emplace_back(merge);
     EXPECT_THAT(Bpe::Create(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("model.merges[2]")));
   }

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Tokenizer::EncodeOptions kPlain{.plain_text = true};
+constexpr Tokenizer::EncodeOptions kAsPlainText{.plain_text = true};
 
 Json NovellaJson() { return Json::parse(ReadRepositoryFile("models/novella-gpt2-7m/tokenizer.json"), nullptr, false); }
 
@@ -49,7 +49,7 @@ TEST(Tokenizer, ReturnsTheTextOfWhatItEncodes) {
                                "'s 'S"};
   for (const std::string& text : texts) {
     EXPECT_EQ(tokenizer->DecodeBytes(Encode(*tokenizer, text)), text);
-    EXPECT_EQ(tokenizer->DecodeBytes(Encode(*tokenizer, text, kPlain)), text);
+    EXPECT_EQ(tokenizer->DecodeBytes(Encode(*tokenizer, text, kAsPlainText)), text);
   }
 }
 
@@ -68,7 +68,7 @@ TEST(Tokenizer, KeepsSpecialTokensInPlainTextAsText) {
   const auto tokenizer = Parse(NovellaJson());
   EXPECT_THAT(Encode(*tokenizer, "<|endoftext|>"), ElementsAre(0));
   for (const char* text : {"<|endoftext|>", "a<|endoftext|>b", "<|endoftext|><|endoftext|>", "<|endoftext"}) {
-    const Ids ids = Encode(*tokenizer, text, kPlain);
+    const Ids ids = Encode(*tokenizer, text, kAsPlainText);
     EXPECT_THAT(ids, ::testing::Not(::testing::Contains(0))) << text;
     EXPECT_EQ(tokenizer->DecodeBytes(ids), text);
   }

@@ -8,10 +8,10 @@
 
 #include <limits>
 
+#include "server/engine/analysis/statistics.h"
+
 namespace gatehouse {
 namespace {
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // 1 − both / either.  totals: [n, 4] float64: tokens, first, second, both.
 at::Tensor ExclusivityOf(const at::Tensor& totals) {

@@ -20,7 +20,9 @@
 namespace gatehouse {
 namespace {
 
-at::Tensor Norm(const at::Tensor& rows) { return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}).to(at::kDouble); }
+at::Tensor NormsInDouble(const at::Tensor& rows) {
+  return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}).to(at::kDouble);
+}
 
 at::Tensor IndicesOf(const std::vector<NeuronFinding>& findings, at::Device device) {
   std::vector<int64_t> neurons;
@@ -64,8 +66,8 @@ absl::StatusOr<ConsensusTrace> TraceConsensus(const ModelWeights& model, int lay
     const at::Tensor x = split.x().narrow(0, first, count);
     at::Tensor neurons;
     const at::Tensor y = PlainMlp(model, layer, x, &neurons);
-    norms.push_back(Norm(y));
-    residuals.push_back(Norm(y - found.fitted.surrogate.Predict(x)));
+    norms.push_back(NormsInDouble(y));
+    residuals.push_back(NormsInDouble(y - found.fitted.surrogate.Predict(x)));
     kept.push_back(KeptByNorm(norms.back(), sinks, found.fitted.norm_limit));
     for (size_t i = 0; i < 3; ++i) activations[i].push_back(at::index_select(neurons, 2, indices[i]));
     return absl::OkStatus();

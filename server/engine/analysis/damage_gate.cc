@@ -35,7 +35,7 @@ constexpr double kMostExcess = 20;
 constexpr double kMostShare = 1 - 1e-3;
 // The range of shifts that is searched for a price, and how often it is halved.
 constexpr double kMostShift = 50;
-constexpr int kHalvings = 40;
+constexpr int kLevelHalvings = 40;
 
 // What is known of one layer's damages.
 struct LayerDamage {
@@ -123,7 +123,7 @@ class DamageGates {
 
   void SetPrice(double work_saved) {
     double much = -kMostShift, little = kMostShift;
-    for (int i = 0; i < kHalvings; ++i) {
+    for (int i = 0; i < kLevelHalvings; ++i) {
       const double middle = std::midpoint(much, little);
       (SavedAt(middle) > work_saved ? much : little) = middle;
     }

@@ -26,7 +26,7 @@ namespace gatehouse {
 namespace {
 
 constexpr int kMostSteps = 100;
-constexpr int64_t kRows = 4096;  // held in float64 at a time
+constexpr int64_t kGateRows = 4096;  // held in float64 at a time
 
 // The objective of the regression at one point and, with its derivatives, the way down.
 struct Point {
@@ -86,8 +86,8 @@ class Objective {
  private:
   template <typename Body>
   void ForRows(const Body& body) const {
-    for (int64_t at = 0; at < x_.size(0); at += kRows) {
-      const int64_t n = std::min(kRows, x_.size(0) - at);
+    for (int64_t at = 0; at < x_.size(0); at += kGateRows) {
+      const int64_t n = std::min(kGateRows, x_.size(0) - at);
       body(x_.narrow(0, at, n).to(at::kDouble), labels_.narrow(0, at, n));
     }
   }

@@ -20,8 +20,6 @@
 namespace gatehouse {
 namespace {
 
-at::Tensor Norm(const at::Tensor& rows) { return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}); }
-
 // Calls `body` with x and the MLP's output of every batch of a split's entered layer.
 absl::Status ForOutputs(const ModelWeights& model, int layer, const SplitStream& split, Work& work,
                         const std::function<void(const at::Tensor& x, const at::Tensor& y)>& body) {
@@ -36,8 +34,9 @@ absl::Status ForOutputs(const ModelWeights& model, int layer, const SplitStream&
 
 absl::StatusOr<double> NormLimit(const ModelWeights& model, int layer, const SplitStream& split, Work& work) {
   std::vector<at::Tensor> norms;
-  GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work,
-                                [&](const at::Tensor&, const at::Tensor& y) { norms.push_back(Norm(y).flatten()); }));
+  GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor&, const at::Tensor& y) {
+    norms.push_back(RowNorms(y).flatten());
+  }));
   return kNormLimit * at::cat(norms).median().item<double>();
 }
 
@@ -48,6 +47,8 @@ at::Tensor Redrawn(const at::Tensor& weight, at::Generator& random) {
 }
 
 }  // namespace
+
+at::Tensor RowNorms(const at::Tensor& rows) { return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}); }
 
 at::Tensor KeptByNorm(const at::Tensor& norms, int sinks, double norm_limit) {
   at::Tensor kept = norms <= norm_limit;
@@ -62,7 +63,7 @@ absl::StatusOr<FittedMlp> FitMlp(const ModelWeights& model, int layer, const Spl
   const int64_t d = model.config.d_model;
   RidgeSums kept_sums(d, d, split.x().device()), sink_sums(d, d, split.x().device());
   GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor& x, const at::Tensor& y) {
-    const at::Tensor kept = KeptByNorm(Norm(y), sinks, fitted.norm_limit);
+    const at::Tensor kept = KeptByNorm(RowNorms(y), sinks, fitted.norm_limit);
     kept_sums.Add(x.index({kept}), y.index({kept}));
     sink_sums.Add(x.index({~kept}), y.index({~kept}));
   }));
@@ -76,7 +77,7 @@ absl::StatusOr<at::Tensor> KeptTokens(const ModelWeights& model, int layer, cons
                                       const SplitStream& split, int sinks, Work& work) {
   std::vector<at::Tensor> kept;
   GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor&, const at::Tensor& y) {
-    kept.push_back(KeptByNorm(Norm(y), sinks, fitted.norm_limit));
+    kept.push_back(KeptByNorm(RowNorms(y), sinks, fitted.norm_limit));
   }));
   return at::cat(kept);
 }
@@ -95,8 +96,8 @@ absl::StatusOr<MlpObservation> ObserveMlp(const ModelWeights& model, int layer, 
       const at::Tensor x = split->x().narrow(0, first, count);
       at::Tensor activations;
       const at::Tensor y = PlainMlp(model, layer, x, &activations);
-      const at::Tensor kept = KeptByNorm(Norm(y), sinks, fitted.norm_limit);
-      const at::Tensor score = Norm(y - fitted.surrogate.Predict(x)).index({kept}).to(at::kDouble).cpu();
+      const at::Tensor kept = KeptByNorm(RowNorms(y), sinks, fitted.norm_limit);
+      const at::Tensor score = RowNorms(y - fitted.surrogate.Predict(x)).index({kept}).to(at::kDouble).cpu();
       observation.scores.insert(observation.scores.end(), score.const_data_ptr<double>(),
                                 score.const_data_ptr<double>() + score.numel());
       observation.firing.narrow(0, row, score.numel()).copy_(activations.index({kept}) > kFiringThreshold);
@@ -115,7 +116,7 @@ absl::StatusOr<SurrogateR2> MeasureR2(const ModelWeights& model, int layer, cons
                                       const SplitStream& split, int sinks, Work& work) {
   R2Sums without, with;
   GH_RETURN_IF_ERROR(ForOutputs(model, layer, split, work, [&](const at::Tensor& x, const at::Tensor& y) {
-    const at::Tensor kept = KeptByNorm(Norm(y), sinks, fitted.norm_limit);
+    const at::Tensor kept = KeptByNorm(RowNorms(y), sinks, fitted.norm_limit);
     without.Add(y.index({kept}), fitted.surrogate.Predict(x).index({kept}), fitted.surrogate.output_mean);
     with.Add(y.flatten(0, 1), fitted.with_sinks.Predict(x).flatten(0, 1), fitted.with_sinks.output_mean);
   }));

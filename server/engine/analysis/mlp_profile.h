@@ -19,6 +19,9 @@ namespace gatehouse {
 // token whose output is over this many times the layer's median norm.
 inline constexpr double kNormLimit = 20;
 
+// The norm of each row; rows: [..., n] → [...], of the same type.
+at::Tensor RowNorms(const at::Tensor& rows);
+
 // Which tokens of some blocks are no sinks, by position or norm.  norms: ‖y‖, [blocks, window]
 // → the same shape, bool.
 at::Tensor KeptByNorm(const at::Tensor& norms, int sinks, double norm_limit);

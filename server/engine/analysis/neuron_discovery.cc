@@ -18,9 +18,9 @@
 namespace gatehouse {
 namespace {
 
-constexpr int64_t kRows = 4096;        // counted at a time; float32 counts them exactly
-constexpr size_t kCandidates = 30;     // neurons the rules look at
-constexpr size_t kPatternNeurons = 8;  // neurons whose joint patterns are counted
+constexpr int64_t kCountedRows = 4096;  // counted at a time; float32 counts them exactly
+constexpr size_t kCandidates = 30;      // neurons the rules look at
+constexpr size_t kPatternNeurons = 8;   // neurons whose joint patterns are counted
 constexpr int64_t kPatternTokens = 50;
 constexpr size_t kPatterns = 20;
 constexpr double kGatewayShare = 0.75;  // 15 of 20
@@ -45,8 +45,8 @@ struct Rates {
 // [d_mlp, columns] float64.
 at::Tensor CountFiring(const at::Tensor& firing, const at::Tensor& masks) {
   at::Tensor counts = at::zeros({firing.size(1), masks.size(1)}, masks.options().dtype(at::kDouble));
-  for (int64_t row = 0; row < firing.size(0); row += kRows) {
-    const int64_t n = std::min(kRows, firing.size(0) - row);
+  for (int64_t row = 0; row < firing.size(0); row += kCountedRows) {
+    const int64_t n = std::min(kCountedRows, firing.size(0) - row);
     counts += at::mm(firing.narrow(0, row, n).to(at::kFloat).t(), masks.narrow(0, row, n));
   }
   return counts;

@@ -26,8 +26,8 @@ namespace {
 // target token, which a position predicts, as in the paper; and by the processed token, which
 // is what a router could look at.
 
-constexpr int kSplits = 20;    // random halves of each text
-constexpr int kShuffles = 20;  // of the null
+constexpr int kSplits = 20;        // random halves of each text
+constexpr int kListShuffles = 20;  // of the null
 constexpr size_t kMostListedRows = 5000;
 constexpr size_t kMostScatterRows = 5000;
 constexpr size_t kMostScatters = 3;
@@ -125,7 +125,7 @@ absl::Status NoFlyStudy::Compare(Work& work) {
     for (const Role role : {kTarget, kProcessed}) {
       for (const Text& lister : texts_) {
         const double by_chance =
-            ListedByChance(lister.by[role], lister.delta[layer], rule_, kShuffles, context_.options.seed);
+            ListedByChance(lister.by[role], lister.delta[layer], rule_, kListShuffles, context_.options.seed);
         for (const Text& judge : texts_) {
           GH_RETURN_IF_ERROR(work.Step(1));
           const TokenDamage damage = lister.Damage(role, layer);

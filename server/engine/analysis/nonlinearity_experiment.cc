@@ -36,9 +36,6 @@ namespace {
 constexpr int64_t kSlabTokens = 8192;
 constexpr int64_t kMostClustered = 1500;  // tokens a layer
 constexpr size_t kWordsShown = 5;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-at::Tensor Norm(const at::Tensor& rows) { return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}); }
 
 // The held-out tokens with the largest scores so far, descending, and what the MLP reads there.
 struct Largest {
@@ -146,7 +143,7 @@ absl::Status NonlinearityStudy::Observe(const SplitStream& slab, int64_t first_t
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * slab.window())));
     const at::Tensor x = slab.x().narrow(0, first, count), y = slab.y().narrow(0, first, count);
     const at::Tensor left = y - surrogate.Predict(x);
-    const at::Tensor delta = Norm(left), output = Norm(y);
+    const at::Tensor delta = RowNorms(left), output = RowNorms(y);
     const at::Tensor kept = KeptByNorm(output, context_.options.sink_positions, study.fitted.norm_limit);
     study.delta.push_back(delta);
     study.output.push_back(output);

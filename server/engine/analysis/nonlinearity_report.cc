@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/report_columns.h"
+#include "server/engine/analysis/statistics.h"
 
 namespace gatehouse {
 namespace {
@@ -15,10 +16,6 @@ namespace {
 constexpr int kPercentiles[] = {5, 25, 50, 75, 95, 99};
 constexpr int64_t kLeastOccurrences = 5;
 constexpr size_t kTokensShown = 10;
-
-double Mean(const std::vector<double>& values) {
-  return std::reduce(values.begin(), values.end()) / static_cast<double>(values.size());
-}
 
 // What a plot groups rows by: the corpus too where there are several.
 std::string Series(bool several, const std::string& within, const std::string& corpus) {

@@ -35,7 +35,7 @@
 namespace gatehouse {
 namespace {
 
-constexpr int64_t kRows = 1024;  // features of so many tokens are held at a time
+constexpr int64_t kFeatureRows = 1024;  // features of so many tokens are held at a time
 constexpr std::array<double, 4> kRidgeMultiples = {1, 30, 1e3, 3e4};
 constexpr int kParts = 3;
 
@@ -202,7 +202,7 @@ class Probe {
     return tokens_.delta.index_select(0, rows).to(at::kDouble) - mean_;
   }
   at::Tensor Rows(const std::vector<int64_t>& rows, size_t first) const {
-    const size_t n = std::min<size_t>(kRows, rows.size() - first);
+    const size_t n = std::min<size_t>(kFeatureRows, rows.size() - first);
     return at::tensor(at::ArrayRef<int64_t>(rows.data() + first, n)).to(tokens_.x.device());
   }
 
@@ -226,7 +226,7 @@ class Probe {
     size_t done = 0;  // of the training tokens, in the order of `train`
     for (int part = 0; part < kParts; ++part) {
       sums_[part] = Sums::Zero(features, d, z_.options());
-      for (size_t first = 0; first < rows_[part].size(); first += kRows) {
+      for (size_t first = 0; first < rows_[part].size(); first += kFeatureRows) {
         const at::Tensor rows = Rows(rows_[part], first);
         const at::Tensor batch = basis_.Features(z_.index_select(0, rows), *degrees_.rbegin(), true);
         sums_[part].Add(batch, Targets(rows));
@@ -249,7 +249,7 @@ class Probe {
     }
     at::Tensor sums = at::zeros({blocks}, z_.options());
     const std::vector<int64_t>& test = rows_[static_cast<int>(ProbePart::kTest)];
-    for (size_t first = 0; first < test.size(); first += kRows) {
+    for (size_t first = 0; first < test.size(); first += kFeatureRows) {
       const at::Tensor rows = Rows(test, first);
       std::vector<int64_t> block_of;
       for (int64_t i = 0; i < rows.size(0); ++i) block_of.push_back(number[tokens_.blocks[test[first + i]]]);

@@ -33,8 +33,6 @@ namespace {
 // held-out tokens, those whose residual is largest, with and without the tokens that are
 // newlines, and how much of their residual a polynomial of x explains.
 
-at::Tensor Norm(const at::Tensor& rows) { return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}); }
-
 class ProbeStudy {
  public:
   ProbeStudy(const ExperimentContext& context, const PolynomialProbeMethod& method, std::span<const CorpusPlan> plans)
@@ -121,7 +119,7 @@ absl::StatusOr<ProbeRun> ProbeStudy::Probe(const Surrogate& surrogate, const Spl
   const at::Tensor on_cpu = rows.cpu().contiguous();
   for (int64_t i = 0; i < high; ++i) tokens.blocks.push_back(on_cpu.const_data_ptr<int64_t>()[i] / held.window());
   ProbeRun run;
-  run.relative = (Norm(tokens.delta) / Norm(y).clamp_min(1e-30)).mean().item<double>();
+  run.relative = (RowNorms(tokens.delta) / RowNorms(y).clamp_min(1e-30)).mean().item<double>();
   run.newlines = newlines_.index_select(0, rows).sum().item<int64_t>();
   const double a_fit = static_cast<double>(high);
   GH_ASSIGN_OR_RETURN(run.findings, FitPolynomials(tokens, parts_, method_, context_.options.bootstrap_resamples,
@@ -138,8 +136,8 @@ absl::Status ProbeStudy::Study(const CorpusPlan& plan, int layer, const SplitStr
   GH_RETURN_IF_ERROR(held.ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * held.window())));
     const at::Tensor x = held.x().narrow(0, first, count), y = held.y().narrow(0, first, count);
-    scores.push_back(Norm(y - fitted.surrogate.Predict(x)).flatten().to(at::kDouble));
-    kept.push_back(KeptByNorm(Norm(y), options.sink_positions, fitted.norm_limit).flatten());
+    scores.push_back(RowNorms(y - fitted.surrogate.Predict(x)).flatten().to(at::kDouble));
+    kept.push_back(KeptByNorm(RowNorms(y), options.sink_positions, fitted.norm_limit).flatten());
     return absl::OkStatus();
   }));
   const at::Tensor score = at::cat(scores), eligible = at::cat(kept);

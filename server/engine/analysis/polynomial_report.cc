@@ -8,11 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/report_columns.h"
+#include "server/engine/analysis/statistics.h"
 
 namespace gatehouse {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSame = 0.01;  // R² closer than this to the best is as good
 
 // One polynomial of one run.

@@ -14,13 +14,13 @@
 namespace gatehouse {
 namespace {
 
-constexpr int64_t kRows = 4096;  // held in float64 at a time
+constexpr int64_t kAxesRows = 4096;  // held in float64 at a time
 
 // Calls `body` with float64 rows of x [n, d].
 template <typename Body>
 void ForRows(const at::Tensor& x, const Body& body) {
-  for (int64_t row = 0; row < x.size(0); row += kRows) {
-    body(x.narrow(0, row, std::min(kRows, x.size(0) - row)).to(at::kDouble));
+  for (int64_t row = 0; row < x.size(0); row += kAxesRows) {
+    body(x.narrow(0, row, std::min(kAxesRows, x.size(0) - row)).to(at::kDouble));
   }
 }
 

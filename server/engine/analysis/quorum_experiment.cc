@@ -26,6 +26,7 @@
 #include "server/engine/analysis/logistic_gate.h"
 #include "server/engine/analysis/quorum_report.h"
 #include "server/engine/analysis/report_columns.h"
+#include "server/engine/analysis/statistics.h"
 #include "server/engine/mlp_work.h"
 #include "server/engine/training/gated_forward.h"
 
@@ -35,8 +36,6 @@ namespace {
 // Quorum gates ("The Discrete Charm of the MLP", methods B.9): a token runs in full where fewer
 // than q of the layer's k consensus neurons fire, else through the surrogate, or past the MLP
 // altogether; beside them logistic gates (methods A.3) for the same path at the same work.
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 enum class Path { kLinear, kSkip };
 

@@ -22,7 +22,6 @@
 namespace gatehouse {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kMostCounts = int64_t{1} << 20;  // held at a time
 constexpr double kMostMissing = 0.05;
 
@@ -101,6 +100,10 @@ Wins CountWins(std::span<const double> scores, std::span<const uint8_t> labels, 
 at::Tensor Everything(int64_t blocks) { return at::zeros({1, blocks}, at::kDouble) + 1; }
 
 }  // namespace
+
+double Mean(const std::vector<double>& values) {
+  return std::reduce(values.begin(), values.end()) / static_cast<double>(values.size());
+}
 
 Interval BlockBootstrap(const at::Tensor& sums, int resamples, uint64_t seed, const StatisticFn& statistic) {
   std::vector<at::Tensor> pieces;

@@ -5,9 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
+#include <vector>
 
 namespace gatehouse {
+
+// A quantity that was not measured or is not defined.
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // What the experiments know of chance.  Tokens of one block depend on each other, so blocks
 // are what is resampled: a block bootstrap draws as many blocks as there are, with
@@ -49,6 +54,9 @@ Interval BootstrapAuc(std::span<const double> scores, std::span<const uint8_t> l
 Interval BootstrapAucDifference(std::span<const double> scores, std::span<const double> base,
                                 std::span<const uint8_t> labels, std::span<const int64_t> blocks, int64_t block_count,
                                 int resamples, uint64_t seed);
+
+// Of at least one value.
+double Mean(const std::vector<double>& values);
 
 // Pearson's correlation; NaN for fewer than two pairs or where one side does not vary.
 double Pearson(std::span<const double> x, std::span<const double> y);

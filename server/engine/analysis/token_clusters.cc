@@ -15,6 +15,8 @@
 #include <random>
 #include <span>
 
+#include "server/engine/analysis/statistics.h"
+
 namespace gatehouse {
 namespace {
 
@@ -158,10 +160,6 @@ std::vector<double> Silhouettes(const at::Tensor& points, const std::vector<int>
     if (std::isfinite(b) && std::max(a, b) > 0) silhouettes[i] = (b - a) / std::max(a, b);
   }
   return silhouettes;
-}
-
-double Mean(const std::vector<double>& values) {
-  return std::reduce(values.begin(), values.end()) / static_cast<double>(values.size());
 }
 
 // The patterns on their principal axes, [n, components] float64 on the CPU.

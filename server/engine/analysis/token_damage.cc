@@ -13,8 +13,6 @@
 namespace gatehouse {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
 // The mean of the values that exist.
 double MeanOf(const std::vector<double>& values) {
   double sum = 0;

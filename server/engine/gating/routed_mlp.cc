@@ -17,7 +17,7 @@
 namespace gatehouse {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotScored = std::numeric_limits<float>::quiet_NaN();
 
 }  // namespace
 
@@ -61,8 +61,8 @@ RoutedMlp::Measurements RoutedMlp::Measure(int layer, const at::Tensor& x, const
                                            const StepGroup& group, const LayerRouting& routing) {
   Measurements measured;
   if (routing.norms.empty()) return measured;
-  measured.nonlinearity.assign(group.total_rows, kNaN);
-  measured.norm.assign(group.total_rows, kNaN);
+  measured.nonlinearity.assign(group.total_rows, kNotScored);
+  measured.norm.assign(group.total_rows, kNotScored);
   measured.fired.assign(group.total_rows, 0);
   measured.exceptions.assign(group.total_rows, 0);
   const std::vector<float> norms = kernels_.RowNorms(routing.norms.Gather(computed.y));

@@ -12,8 +12,6 @@
 namespace gatehouse {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 // The ids of the `count` largest values, largest first, ties by lower id.
 std::vector<int32_t> TopIds(std::span<const float> values, int64_t count) {
   const auto before = [&](int32_t a, int32_t b) { return values[a] > values[b] || (values[a] == values[b] && a < b); };

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSkinnyBlock = 32;
 
 // Positions of a chunk that attend at once: bounds the memory for scores.
-constexpr int kQueryBlock = 128;
+constexpr int kPortableQueryBlock = 128;
 
 std::vector<float> ToHost(const at::Tensor& values) {
   const at::Tensor host = values.to(at::kFloat).cpu().contiguous();
@@ -200,7 +200,7 @@ class PortableKernels final : public Kernels {
     const at::Tensor values = Gather(kv.values, segment, length);
     const at::Tensor queries = rows.narrow(1, 0, int64_t{config.heads} * config.head_dim);
     // One position at a time where a row's bits may not depend on its neighbours.
-    const int block = group == RowGroup::kSkinny ? 1 : kQueryBlock;
+    const int block = group == RowGroup::kSkinny ? 1 : kPortableQueryBlock;
     std::vector<at::Tensor> blocks;
     for (int first = 0; first < segment.rows; first += block) {
       const int count = std::min(block, segment.rows - first);

@@ -15,7 +15,6 @@ namespace gatehouse {
 namespace {
 
 constexpr float kMax = std::numeric_limits<float>::max();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <typename T>
 at::Tensor ToDevice(const std::vector<T>& values, const at::Tensor& like) {

@@ -12,6 +12,8 @@ namespace gatehouse {
 
 // What every implementation of sampling agrees on.
 
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 // A temperature below this one divides like it: all but the most likely tokens have
 // probability 0 either way, and its reciprocal is a number.
 inline float EffectiveTemperature(float temperature) { return std::max(temperature, 1e-30F); }
@@ -22,7 +24,7 @@ inline float Biased(float logit, float bias) { return std::min(logit + bias, std
 // The repetition penalty pushes a logit down whatever its sign.  Finite stays finite.
 inline float Penalized(float logit, float penalty) {
   constexpr float kMax = std::numeric_limits<float>::max();
-  if (logit == -std::numeric_limits<float>::infinity()) return logit;
+  if (logit == -kInfinity) return logit;
   return std::clamp(logit > 0 ? logit / penalty : logit * penalty, -kMax, kMax);
 }
 

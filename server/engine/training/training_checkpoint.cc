@@ -18,8 +18,8 @@ namespace {
 using Json = nlohmann::json;
 using Tensors = std::map<std::string, at::Tensor>;
 
-constexpr std::string_view kFormat = "gatehouse.training";
-constexpr std::string_view kVersion = "1";
+constexpr std::string_view kCheckpointFormat = "gatehouse.training";
+constexpr std::string_view kCheckpointVersion = "1";
 constexpr std::string_view kParameter = "parameter.", kFirst = "moment1.", kSecond = "moment2.";
 
 // JSON has no NaN; null stands for it.
@@ -105,8 +105,8 @@ absl::StatusOr<TrainingCheckpoint> Parse(const SafetensorsFile& file, const Trai
     const auto found = metadata.find(key);
     return found == metadata.end() ? std::string() : found->second;
   };
-  if (text("format") != kFormat || text("version") != kVersion) {
-    return absl::InvalidArgumentError(StrCat("not a training checkpoint of version ", kVersion));
+  if (text("format") != kCheckpointFormat || text("version") != kCheckpointVersion) {
+    return absl::InvalidArgumentError(StrCat("not a training checkpoint of version ", kCheckpointVersion));
   }
   GH_RETURN_IF_ERROR(CheckIdentity(Json::parse(text("identity")), identity));
   Tensors tensors;
@@ -138,8 +138,8 @@ absl::Status WriteTrainingCheckpoint(const std::string& path, const TrainingIden
   const std::string progress = ProgressJson(checkpoint.progress).dump(), optimizer_steps = steps.dump();
   const Tensors tensors = FileTensors(checkpoint);
   return WriteSafetensors(path, tensors,
-                          {{"format", std::string(kFormat)},
-                           {"version", std::string(kVersion)},
+                          {{"format", std::string(kCheckpointFormat)},
+                           {"version", std::string(kCheckpointVersion)},
                            {"identity", Json(identity).dump()},
                            {"progress", progress},
                            {"optimizer_steps", optimizer_steps},

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/report_columns.h"
+#include "server/engine/analysis/statistics.h"
 #include "server/engine/mlp_work.h"
 #include "server/engine/training/gated_forward.h"
 
@@ -19,7 +20,6 @@ namespace gatehouse {
 namespace {
 
 using Mode = TrainableModel::Mode;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // "two-phase, soft gates" → "two_phase_soft_gates".
 std::string Identifier(std::string_view name) {

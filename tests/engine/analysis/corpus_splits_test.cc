@@ -23,7 +23,7 @@ ModelConfig SmallModel() {
 }
 
 template <typename T>
-CalibrateOptions With(T CalibrateOptions::*member, T value) {
+CalibrateOptions WithOption(T CalibrateOptions::*member, T value) {
   CalibrateOptions options;
   options.*member = value;
   return options;
@@ -101,20 +101,20 @@ TEST(CorpusSplits, NameTheOptionThatIsOutOfRange) {
     EXPECT_THAT(PlanSplits(options, 1'000'000, SmallModel()),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
   };
-  refuses(With<int64_t>(&CalibrateOptions::fit_tokens, -1), "fit_tokens");
-  refuses(With<int64_t>(&CalibrateOptions::fit_tokens, 100), "fit_tokens");
-  refuses(With<int64_t>(&CalibrateOptions::gate_tokens, int64_t{1} << 40), "gate_tokens");
-  refuses(With<int64_t>(&CalibrateOptions::select_tokens, -5), "select_tokens");
-  refuses(With<int64_t>(&CalibrateOptions::report_tokens, INT64_MIN), "report_tokens");
-  refuses(With(&CalibrateOptions::window_tokens, 129), "window_tokens");
-  refuses(With(&CalibrateOptions::window_tokens, 5), "window_tokens");
-  refuses(With(&CalibrateOptions::window_tokens, -1), "window_tokens");
+  refuses(WithOption<int64_t>(&CalibrateOptions::fit_tokens, -1), "fit_tokens");
+  refuses(WithOption<int64_t>(&CalibrateOptions::fit_tokens, 100), "fit_tokens");
+  refuses(WithOption<int64_t>(&CalibrateOptions::gate_tokens, int64_t{1} << 40), "gate_tokens");
+  refuses(WithOption<int64_t>(&CalibrateOptions::select_tokens, -5), "select_tokens");
+  refuses(WithOption<int64_t>(&CalibrateOptions::report_tokens, INT64_MIN), "report_tokens");
+  refuses(WithOption(&CalibrateOptions::window_tokens, 129), "window_tokens");
+  refuses(WithOption(&CalibrateOptions::window_tokens, 5), "window_tokens");
+  refuses(WithOption(&CalibrateOptions::window_tokens, -1), "window_tokens");
 }
 
 TEST(CorpusSplits, DependOnTheSeedAndOnNothingElse) {
-  const auto first = PlanSplits(With<uint64_t>(&CalibrateOptions::seed, 1), 50'000, SmallModel());
-  const auto again = PlanSplits(With<uint64_t>(&CalibrateOptions::seed, 1), 50'000, SmallModel());
-  const auto other = PlanSplits(With<uint64_t>(&CalibrateOptions::seed, 2), 50'000, SmallModel());
+  const auto first = PlanSplits(WithOption<uint64_t>(&CalibrateOptions::seed, 1), 50'000, SmallModel());
+  const auto again = PlanSplits(WithOption<uint64_t>(&CalibrateOptions::seed, 1), 50'000, SmallModel());
+  const auto other = PlanSplits(WithOption<uint64_t>(&CalibrateOptions::seed, 2), 50'000, SmallModel());
   ASSERT_TRUE(first.ok() && again.ok() && other.ok());
   EXPECT_EQ(first->fit, again->fit);
   EXPECT_NE(first->fit, other->fit);

@@ -13,29 +13,20 @@
 #include "server/engine/analysis/operating_points.h"
 #include "server/engine/analysis/surrogate_fit.h"
 #include "server/engine/training/sensitivity.h"
-#include "tests/support/planted_model.h"
+#include "tests/engine/analysis/loaded_planted_model.h"
 
 namespace gatehouse {
 namespace {
 
 using testing::PlantedCorpus;
 
-constexpr int kWindow = 64;
-constexpr int kSinks = 4;
-
-ModelWeights LoadPlanted() {
-  const std::string directory = ::testing::TempDir() + "/damage-planted";
-  EXPECT_TRUE(testing::WritePlantedModel(directory, {}, 1000).ok());
-  auto model = LoadModelWeights(directory, at::kFloat, at::kCPU);
-  EXPECT_TRUE(model.ok()) << model.status();
-  std::filesystem::remove_all(directory);
-  return *std::move(model);
-}
+constexpr int kDamageWindow = 64;
+constexpr int kDamageSinks = 4;
 
 SplitStream Text(const ModelWeights& model, int64_t count, uint64_t seed) {
   std::vector<int64_t> blocks(count);
   std::iota(blocks.begin(), blocks.end(), 0);
-  return SplitStream(model, PlantedCorpus(count * kWindow, seed), blocks, kWindow);
+  return SplitStream(model, PlantedCorpus(count * kDamageWindow, seed), blocks, kDamageWindow);
 }
 
 class DamageGate : public ::testing::Test {
@@ -43,7 +34,7 @@ class DamageGate : public ::testing::Test {
   const std::atomic<bool> cancelled_{false};
   const ProgressFn progress_;
   Work work_{1e9, progress_, cancelled_};
-  const ModelWeights model_ = LoadPlanted();
+  const ModelWeights model_ = testing::LoadPlantedModel();
 };
 
 TEST_F(DamageGate, KnowsWhatASmallChangeOfAnMlpDoesToThePredictions) {
@@ -94,13 +85,14 @@ TEST_F(DamageGate, LetsTheLinearLayerGoFirstAndSetsThePriceForTheWantedWork) {
     ASSERT_TRUE(fit.Leave(work_).ok());
   }
   constexpr double kWanted = 0.4;
-  ASSERT_TRUE(SetDamageGates(model_, kSinks, kWanted, 1, gate, paths, work_).ok());
+  ASSERT_TRUE(SetDamageGates(model_, kDamageSinks, kWanted, 1, gate, paths, work_).ok());
   ASSERT_TRUE(gate.MeasureFull(work_).ok());
-  const auto run = RunAtPoint(model_, paths, ShiftedPoint(paths, 0), kSinks, gate, work_);
+  const auto run = RunAtPoint(model_, paths, ShiftedPoint(paths, 0), kDamageSinks, gate, work_);
   ASSERT_TRUE(run.ok()) << run.status();
-  EXPECT_EQ(run->traffic[0].linear, gate.blocks() * (kWindow - kSinks));
+  EXPECT_EQ(run->traffic[0].linear, gate.blocks() * (kDamageWindow - kDamageSinks));
   // The price is set on the full model's stream; the gated one differs.
-  EXPECT_NEAR(MlpWorkSaved(WorkShape(model_.config), run->traffic), kWanted * (kWindow - kSinks) / kWindow, 0.03);
+  EXPECT_NEAR(MlpWorkSaved(WorkShape(model_.config), run->traffic),
+              kWanted * (kDamageWindow - kDamageSinks) / kDamageWindow, 0.03);
 }
 
 }  // namespace

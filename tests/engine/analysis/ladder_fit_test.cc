@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "server/engine/training/gated_forward.h"
-#include "tests/support/planted_model.h"
+#include "tests/engine/analysis/loaded_planted_model.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
@@ -20,16 +20,7 @@ using testing::PlantedCorpus;
 
 // Layer 0 of the planted model is linear on its inputs.
 constexpr int kLayer = 0;
-constexpr int kWindow = 128;
-
-ModelWeights LoadPlanted() {
-  const std::string directory = ::testing::TempDir() + "/ladder-planted";
-  EXPECT_TRUE(testing::WritePlantedModel(directory, {}, 1000).ok());
-  auto model = LoadModelWeights(directory, at::kFloat, at::kCPU);
-  EXPECT_TRUE(model.ok()) << model.status();
-  std::filesystem::remove_all(directory);
-  return *std::move(model);
-}
+constexpr int kFitWindow = 128;
 
 // Takes the bias from some neurons: they fold at zero.
 void Fold(ModelWeights& model, const std::vector<int64_t>& neurons) {
@@ -44,10 +35,10 @@ struct Fitted {
 };
 
 absl::StatusOr<Fitted> Fit(const ModelWeights& model, int neurons, double norm_limit = 1e9) {
-  const std::vector<int32_t> tokens = PlantedCorpus(20 * kWindow, 1);
+  const std::vector<int32_t> tokens = PlantedCorpus(20 * kFitWindow, 1);
   std::vector<int64_t> blocks(20);
   std::iota(blocks.begin(), blocks.end(), 0);
-  SplitStream split(model, tokens, blocks, kWindow);
+  SplitStream split(model, tokens, blocks, kFitWindow);
   const std::atomic<bool> cancelled{false};
   const ProgressFn progress;
   Work work(1, progress, cancelled);
@@ -64,7 +55,7 @@ absl::StatusOr<Fitted> Fit(const ModelWeights& model, int neurons, double norm_l
 }
 
 TEST(LadderFit, KeepsTheNeuronsThatFoldAndIsThenExact) {
-  ModelWeights model = LoadPlanted();
+  ModelWeights model = testing::LoadPlantedModel();
   const std::vector<int64_t> folding = {3, 77, 78, 200, 255};
   Fold(model, folding);
   const auto fitted = Fit(model, static_cast<int>(folding.size()));
@@ -78,7 +69,7 @@ TEST(LadderFit, KeepsTheNeuronsThatFoldAndIsThenExact) {
 }
 
 TEST(LadderFit, WeighsANeuronByWhatItWrites) {
-  ModelWeights model = LoadPlanted();
+  ModelWeights model = testing::LoadPlantedModel();
   Fold(model, {10, 20});
   at::Tensor& out = model.layers[kLayer].mlp_out.weight;
   out = out.clone();
@@ -89,7 +80,7 @@ TEST(LadderFit, WeighsANeuronByWhatItWrites) {
 }
 
 TEST(LadderFit, RefusesWhereEveryTokenIsASink) {
-  const auto fitted = Fit(LoadPlanted(), 3, /*norm_limit=*/-1);
+  const auto fitted = Fit(testing::LoadPlantedModel(), 3, /*norm_limit=*/-1);
   EXPECT_THAT(fitted.status(), testing::StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::_));
 }
 

@@ -11,7 +11,7 @@
 namespace gatehouse {
 namespace {
 
-constexpr int32_t kBlocks = 20, kBlockTokens = 300, kVocabulary = 200;
+constexpr int32_t kDamageBlocks = 20, kBlockTokens = 300, kDamageVocabulary = 200;
 
 // A text of tokens drawn evenly, with δCE of a known mean by token and noise.
 struct PlantedText {
@@ -24,13 +24,13 @@ struct PlantedText {
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     std::vector<int32_t> tokens, blocks;
-    for (int32_t i = 0; i < kBlocks * kBlockTokens; ++i) {
-      tokens.push_back(static_cast<int32_t>(random() % kVocabulary));
+    for (int32_t i = 0; i < kDamageBlocks * kBlockTokens; ++i) {
+      tokens.push_back(static_cast<int32_t>(random() % kDamageVocabulary));
       blocks.push_back(i / kBlockTokens);
       delta.push_back(mean_of(tokens.back()) + noise * normal(random));
     }
-    occurrences = Occurrences::Of(tokens, std::move(blocks), kBlocks);
-    halves = RandomHalves(kBlocks, 20, seed);
+    occurrences = Occurrences::Of(tokens, std::move(blocks), kDamageBlocks);
+    halves = RandomHalves(kDamageBlocks, 20, seed);
   }
   TokenDamage Damage() const { return {occurrences, delta, halves}; }
 };
@@ -90,7 +90,7 @@ TEST(TokenDamage, TextsThatAgreeReachTheNoiseCeiling) {
   EXPECT_NEAR(agreement.ceiling, std::sqrt(agreement.reliability_first * agreement.reliability_second), 1e-12);
   EXPECT_NEAR(agreement.r_shared, agreement.ceiling, 0.12);
   EXPECT_LT(agreement.r_shared, 0.85);
-  EXPECT_EQ(agreement.shared, kVocabulary);
+  EXPECT_EQ(agreement.shared, kDamageVocabulary);
 }
 
 TEST(TokenDamage, AListThatAnotherTextContradictsFlips) {
@@ -120,7 +120,7 @@ TEST(TokenDamage, HalvesOfOneTextAgreeAsTheirMeansDo) {
   EXPECT_EQ(halves.flipped, 0);
   EXPECT_GT(halves.r_shared, 0.8);
   EXPECT_TRUE(std::isnan(halves.ceiling));
-  for (const BlockMask& half : text.halves) EXPECT_EQ(std::count(half.begin(), half.end(), 1), kBlocks / 2);
+  for (const BlockMask& half : text.halves) EXPECT_EQ(std::count(half.begin(), half.end(), 1), kDamageBlocks / 2);
 }
 
 TEST(TokenDamage, ReliabilityIsSpearmanBrownOfTheHalves) {

@@ -16,7 +16,7 @@
 #include "server/engine/analysis/linearization_cost.h"
 #include "server/engine/analysis/operating_points.h"
 #include "server/engine/training/budget_tuning.h"
-#include "tests/support/planted_model.h"
+#include "tests/engine/analysis/loaded_planted_model.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
@@ -30,18 +30,9 @@ using testing::StatusIs;
 constexpr int kWindow = 64;
 constexpr int kSinks = 4;
 
-ModelWeights LoadPlanted() {
-  const std::string directory = ::testing::TempDir() + "/gating-planted";
-  EXPECT_TRUE(testing::WritePlantedModel(directory, {}, 1000).ok());
-  auto model = LoadModelWeights(directory, at::kFloat, at::kCPU);
-  EXPECT_TRUE(model.ok()) << model.status();
-  std::filesystem::remove_all(directory);
-  return *std::move(model);
-}
-
 // Every MLP folds hard on every token: no linear map does, not even for a few.
 ModelWeights NowhereLinear() {
-  ModelWeights model = LoadPlanted();
+  ModelWeights model = testing::LoadPlantedModel();
   at::manual_seed(3);
   for (LayerWeights& layer : model.layers) {
     layer.mlp_in.weight = at::randn_like(layer.mlp_in.weight) * 3;
@@ -121,7 +112,7 @@ double KlOf(const ModelWeights& model, const std::vector<CheapPaths>& paths, con
 }
 
 TEST(GatedMlps, RunInFullAtThresholdsOfOne) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const auto paths = RandomPaths(model, 0);
   const std::vector<OperatingLayer> point(paths.size());
   GatedMlps mlps(model, paths, point, kSinks);
@@ -132,7 +123,7 @@ TEST(GatedMlps, RunInFullAtThresholdsOfOne) {
 }
 
 TEST(GatedMlps, GiveEachTokenThePathItsGateChoosesAndSinksTheirOwn) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const auto paths = RandomPaths(model, 0.2);
   const std::vector<OperatingLayer> point(paths.size(), {.linear_threshold = 0.7F, .ladder_threshold = 0.4F});
   GatedMlps mlps(model, paths, point, kSinks);
@@ -173,7 +164,7 @@ TEST(OperatingPoints, LeaveNoGateThatDecidesNothing) {
 }
 
 TEST(OperatingPoints, SaveLessTheHigherTheShift) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const auto paths = RandomPaths(model, 0);
   Split split(model, 4, 5);
   double before = 2;
@@ -188,7 +179,7 @@ TEST(OperatingPoints, SaveLessTheHigherTheShift) {
 }
 
 TEST(OperatingPoints, KeepTheirBudgetOnTheSelectionSplitAndSaveMoreForMore) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const auto paths = RandomPaths(model, 0);
   Split select(model, 6, 5), report(model, 6, 6);
   const PointSearchOptions options{.budgets = {0.001, 0.05, 1}, .sinks = kSinks, .resamples = 100};
@@ -208,7 +199,7 @@ TEST(OperatingPoints, KeepTheirBudgetOnTheSelectionSplitAndSaveMoreForMore) {
 }
 
 TEST(OperatingPoints, AreOneWhereBudgetsDifferByLessThanTheirNameTells) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const auto paths = RandomPaths(model, 0);
   Split select(model, 6, 5), report(model, 6, 6);
   const PointSearchOptions options{.budgets = {0.01, 0.0100000001, 0.02}, .sinks = kSinks, .resamples = 100};
@@ -220,7 +211,7 @@ TEST(OperatingPoints, AreOneWhereBudgetsDifferByLessThanTheirNameTells) {
 }
 
 TEST(WholeModelGating, TakesALayerThatIsLinearForNothing) {
-  const auto data = CalibrateTo(LoadPlanted(), {.budgets = {0.0001}, .tune = false});
+  const auto data = CalibrateTo(testing::LoadPlantedModel(), {.budgets = {0.0001}, .tune = false});
   ASSERT_TRUE(data.ok()) << data.status();
   ASSERT_EQ(data->info.operating_points.size(), 5);
   const OperatingPoint& point = data->info.operating_points.front();
@@ -240,7 +231,7 @@ TEST(WholeModelGating, SavesNothingWhereNothingIsLinear) {
 }
 
 TEST(WholeModelGating, WithoutBudgetsIsLeftOut) {
-  const auto data = CalibrateTo(LoadPlanted(), {});
+  const auto data = CalibrateTo(testing::LoadPlantedModel(), {});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_TRUE(data->info.operating_points.empty());
   EXPECT_TRUE(data->info.ingredients.empty());
@@ -248,7 +239,7 @@ TEST(WholeModelGating, WithoutBudgetsIsLeftOut) {
 }
 
 TEST(WholeModelGating, IsTheSameTwice) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const BudgetOptions budget{.budgets = {0.02}, .tune_steps = 3, .tune_sequences = 2};
   const auto one = CalibrateTo(model, budget), two = CalibrateTo(model, budget);
   ASSERT_TRUE(one.ok() && two.ok());
@@ -268,8 +259,8 @@ TEST(WholeModelGating, StopsInTheMiddleOfTuning) {
   const ProgressFn progress = [&](double, std::string_view stage) {
     if (stage.find("tuning") != stage.npos) stop = true;
   };
-  const auto data =
-      CalibrateTo(LoadPlanted(), {.budgets = {0.01}, .tune_steps = 100'000, .tune_sequences = 2}, progress, &stop);
+  const auto data = CalibrateTo(testing::LoadPlantedModel(),
+                                {.budgets = {0.01}, .tune_steps = 100'000, .tune_sequences = 2}, progress, &stop);
   EXPECT_THAT(data, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
 }
 
@@ -292,7 +283,7 @@ TEST(WholeModelGating, NamesTheOptionItRefuses) {
 }
 
 TEST(Tuning, BringsTheGatedModelNearerToTheFullOneOnTextItHasNotSeen) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   std::vector<CheapPaths> paths = RandomPaths(model, 0);
   Split train(model, 12, 8), held_out(model, 6, 9);
   double saved_before = 0, saved_after = 0;
@@ -308,7 +299,7 @@ TEST(Tuning, BringsTheGatedModelNearerToTheFullOneOnTextItHasNotSeen) {
 }
 
 TEST(Tuning, LeavesTheServingWeightsAlone) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   const at::Tensor before = model.layers[1].mlp_in.weight.clone();
   std::vector<CheapPaths> paths = RandomPaths(model, 0);
   Split train(model, 2, 8);
@@ -320,7 +311,7 @@ TEST(Tuning, LeavesTheServingWeightsAlone) {
 
 // Decisions fixed (every gate far on one side), the loss is smooth in the other parameters.
 TEST(Tuning, FollowsTheGradientOfFiniteDifferences) {
-  ModelWeights model = LoadPlanted();
+  ModelWeights model = testing::LoadPlantedModel();
   for (const bool linear : {true, false}) {
     std::vector<CheapPaths> paths = RandomPaths(model, linear ? 60 : -60);
     for (CheapPaths& of : paths) of.ladder_gap = at::full({1}, linear ? 0.5 : 120);
@@ -346,7 +337,7 @@ TEST(Tuning, FollowsTheGradientOfFiniteDifferences) {
 }
 
 TEST(Tuning, OpensGatesForWorkAndClosesThemForNothing) {
-  const ModelWeights model = LoadPlanted();
+  const ModelWeights model = testing::LoadPlantedModel();
   std::vector<CheapPaths> paths = RandomPaths(model, 0, /*ladders=*/false);
   paths[1].gate_bias.requires_grad_(true);
   Split text(model, 1, 4);

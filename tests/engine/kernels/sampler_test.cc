@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "server/engine/kernels/sampling_math.h"
 #include "tests/engine/kernels/kernel_sets.h"
 #include "tests/support/status_matchers.h"
 
@@ -18,7 +19,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 SamplingParams WithTemperature(float temperature) {
