@@ -137,6 +137,37 @@ def test_calls_that_name_an_operation_name_its_replica(gh, script):
                      "FetchResult": "there", "Generate": None}
 
 
+def test_operations_start_where_their_texts_are(gh, script, tmp_path):
+    from gatehouse.v1 import operations_pb2
+    uploaded = operations_pb2.UploadCorpusResponse(corpus="corpora/x", size_bytes=1, replica="here")
+    script.answers["UploadCorpus"] = [uploaded]
+    text = tmp_path / "text"
+    text.write_text("x")
+    with gh.connect(script.address) as client:
+        client.experiment(MODEL, [text, text], gh.experiments.NoFly())
+        client.calibrate(MODEL, gh.Corpus("corpora/x", 1, "elsewhere"))
+        client.calibrate(MODEL, "corpora/x")
+        client.experiment(MODEL, "corpora/x", gh.experiments.Training(), resume="operations/there/1")
+    with gh.connect(script.address, replica="chosen") as client:
+        client.calibrate(MODEL, "corpora/x")
+        client.generate(MODEL, "x").result()
+
+    async def start():
+        async with gh.AsyncClient(script.address) as client:
+            await client.experiment(MODEL, [text, text], gh.experiments.NoFly())
+
+    asyncio.run(start())
+    named = [(method, metadata.get("gatehouse-replica")) for method, metadata, _ in script.calls]
+    from_files = [("UploadCorpus", None), ("UploadCorpus", "here"), ("StartOperation", "here")]
+    started = [("StartOperation", replica) for replica in ("elsewhere", None, "there", "chosen")]
+    assert named == [*from_files, *started, ("Generate", "chosen"), *from_files]
+
+
+def test_an_answer_of_another_replica_means_that_the_operations_own_is_away(gh, script):
+    error = gh.errors.FailedPreconditionError
+    assert gh.operations.absent(error("x", reason="OTHER_REPLICA")) and not gh.operations.absent(error("x"))
+
+
 def test_calls_have_deadlines_unless_told_otherwise(gh, script):
     with gh.connect(script.address) as client:
         operation = client.operation("operations/there/1")

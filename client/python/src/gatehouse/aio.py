@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,10 +19,9 @@ from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
 from gatehouse.client import Corpora, as_method
-from gatehouse.errors import (CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError,
-                              from_rpc)
+from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, from_rpc
 from gatehouse.folds import GenerationFold
-from gatehouse.operations import Corpus, CorpusSource, OperationState
+from gatehouse.operations import Corpus, OperationState
 from gatehouse.report import Report
 from gatehouse.requests import DEFAULT, Timeout
 from gatehouse.results import GenerationResult, Token
@@ -60,8 +60,9 @@ def _starting(build: Callable[Concatenate[str, list[str], P], Unary[OperationSta
               ) -> Callable[Concatenate[AsyncClient, str, Corpora, P], Awaitable[AsyncOperation]]:
     async def method(self: AsyncClient, model: str, corpora: Corpora, *args: P.args,
                      **kwargs: P.kwargs) -> AsyncOperation:
-        names = [await self.corpus_name(source) for source in sources(corpora)]
-        return AsyncOperation(self, await self.run(build(model, names, *args, **kwargs)))
+        names, replica = await self.upload_corpora(corpora)
+        call = build(model, names, *args, **kwargs)
+        return AsyncOperation(self, await self.run(dataclasses.replace(call, replica=call.replica or replica)))
     return cast("Callable[Concatenate[AsyncClient, str, Corpora, P], Awaitable[AsyncOperation]]",
                 as_method(build, method, "AsyncOperation"))
 
@@ -188,11 +189,16 @@ class AsyncClient:
     calibrate = _starting(ops.calibrate)
     experiment = _starting(ops.experiment)
 
-    async def upload(self, source: UploadSource, *, name: str = "", timeout: Timeout = DEFAULT) -> Corpus:
-        """Uploads a text for operations: a pathlib.Path, bytes, or an open binary file; `name` is for reports."""
+    async def upload(self, source: UploadSource, *, name: str = "", replica: str = "",
+                     timeout: Timeout = DEFAULT) -> Corpus:
+        """Uploads a text for operations: a pathlib.Path, bytes, or an open binary file.
+
+        name: for reports.  replica: that a proxy is to send it to, such as the one that has an earlier Corpus.
+        """
         call = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
                                           operations_pb2.UploadCorpusResponse.FromString)(
-            timeout=seconds(timeout, self.options.stream_timeout))
+            timeout=seconds(timeout, self.options.stream_timeout),
+            metadata=metadata(replica or self.options.replica))
         try:
             for message in Upload(source, name).messages():
                 await call.write(message)
@@ -226,11 +232,15 @@ class AsyncClient:
                 break
         return [AsyncOperation(self, state) for state in found]
 
-    async def corpus_name(self, source: CorpusSource) -> str:
-        """Its name at the server, where a file is uploaded for it."""
-        if isinstance(source, os.PathLike):
-            return (await self.upload(source)).name
-        return source.name if isinstance(source, Corpus) else source
+    async def upload_corpora(self, corpora: Corpora) -> tuple[list[str], str]:
+        """The names of texts, of which files are uploaded, and the replica that has them: the first one's."""
+        names, replica = [], ""
+        for source in sources(corpora):
+            if isinstance(source, os.PathLike):
+                source = await self.upload(source, replica=replica)
+            names.append(source.name if isinstance(source, Corpus) else source)
+            replica = replica or (source.replica if isinstance(source, Corpus) else "")
+        return names, replica
 
     async def run(self, call: Unary[Result]) -> Result:
         """Runs a call with one answer."""
@@ -238,7 +248,7 @@ class AsyncClient:
                                            call.response.FromString)
         try:
             response = await method(call.request, timeout=seconds(call.timeout, self.options.timeout),
-                                    metadata=metadata(call.replica))
+                                    metadata=metadata(call.replica or self.options.replica))
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, call.request) from None
         return call.parse(response)
@@ -252,7 +262,7 @@ class AsyncClient:
         method = self._channel.unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
                                             call.response.FromString)
         return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
-                      metadata=metadata(call.replica))
+                      metadata=metadata(call.replica or self.options.replica))
 
 
 async def _failure(call: Any) -> Any:
@@ -305,10 +315,10 @@ class AsyncOperation:
                         failures = 0
                         yield self.info
                 return
-            except UnavailableError:
+            except GatehouseError as error:
                 if self.done:
                     return
-                if failures == len(ops.RECONNECT):
+                if not ops.absent(error) or failures == len(ops.RECONNECT):
                     raise
             await asyncio.sleep(ops.RECONNECT[failures])
             failures += 1

@@ -32,6 +32,7 @@ class Options:
     keepalive: seconds without traffic during a call after which the server is pinged, at least 10.
     max_message_bytes: most that a message may have, either way.
     credentials: None: no encryption.
+    replica: the one that a proxy before several is to send calls to that name no other; empty: any.
     """
 
     timeout: float | None = 60.0
@@ -40,6 +41,7 @@ class Options:
     keepalive: float = 30.0
     max_message_bytes: int = 64 << 20
     credentials: grpc.ChannelCredentials | None = None
+    replica: str = ""
 
     def __post_init__(self) -> None:
         _check("attempts", self.attempts, 1, 5)
@@ -102,6 +104,7 @@ class OptionValues(TypedDict, total=False):
     keepalive: float
     max_message_bytes: int
     credentials: grpc.ChannelCredentials | None
+    replica: str
 
 
 class Deadline:

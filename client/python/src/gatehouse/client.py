@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -19,8 +20,7 @@ from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import (CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, UnavailableError,
-                              from_rpc)
+from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, from_rpc
 from gatehouse.folds import GenerationFold
 from gatehouse.operations import Corpus, CorpusSource, OperationState
 from gatehouse.report import Report
@@ -71,8 +71,9 @@ def _generating(build: Callable[P, Streaming[Token, GenerationResult]]) -> Calla
 def _starting(build: Callable[Concatenate[str, list[str], P], Unary[OperationState]]
               ) -> Callable[Concatenate[Client, str, Corpora, P], Operation]:
     def method(self: Client, model: str, corpora: Corpora, *args: P.args, **kwargs: P.kwargs) -> Operation:
-        names = [self.corpus_name(source) for source in sources(corpora)]
-        return Operation(self, self.run(build(model, names, *args, **kwargs)))
+        names, replica = self.upload_corpora(corpora)
+        call = build(model, names, *args, **kwargs)
+        return Operation(self, self.run(dataclasses.replace(call, replica=call.replica or replica)))
     return cast("Callable[Concatenate[Client, str, Corpora, P], Operation]", as_method(build, method, "Operation"))
 
 
@@ -202,8 +203,12 @@ class Client:
     calibrate = _starting(ops.calibrate)
     experiment = _starting(ops.experiment)
 
-    def upload(self, source: UploadSource, *, name: str = "", timeout: Timeout = DEFAULT) -> Corpus:
-        """Uploads a text for operations: a pathlib.Path, bytes, or an open binary file; `name` is for reports."""
+    def upload(self, source: UploadSource, *, name: str = "", replica: str = "",
+               timeout: Timeout = DEFAULT) -> Corpus:
+        """Uploads a text for operations: a pathlib.Path, bytes, or an open binary file.
+
+        name: for reports.  replica: that a proxy is to send it to, such as the one that has an earlier Corpus.
+        """
         upload = Upload(source, name)
         failures: list[Exception] = []
         begun = threading.Event()
@@ -218,7 +223,8 @@ class Client:
 
         method = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
                                             operations_pb2.UploadCorpusResponse.FromString)
-        call = method.future(messages(), timeout=seconds(timeout, self.options.stream_timeout))
+        call = method.future(messages(), timeout=seconds(timeout, self.options.stream_timeout),
+                             metadata=metadata(replica or self.options.replica))
         begun.set()
         try:
             return corpus_of(call.result())
@@ -248,11 +254,15 @@ class Client:
                 break
         return [Operation(self, state) for state in found]
 
-    def corpus_name(self, source: CorpusSource) -> str:
-        """Its name at the server, where a file is uploaded for it."""
-        if isinstance(source, os.PathLike):
-            return self.upload(source).name
-        return source.name if isinstance(source, Corpus) else source
+    def upload_corpora(self, corpora: Corpora) -> tuple[list[str], str]:
+        """The names of texts, of which files are uploaded, and the replica that has them: the first one's."""
+        names, replica = [], ""
+        for source in sources(corpora):
+            if isinstance(source, os.PathLike):
+                source = self.upload(source, replica=replica)
+            names.append(source.name if isinstance(source, Corpus) else source)
+            replica = replica or (source.replica if isinstance(source, Corpus) else "")
+        return names, replica
 
     def run(self, call: Unary[Result]) -> Result:
         """Runs a call with one answer."""
@@ -260,7 +270,7 @@ class Client:
                                            call.response.FromString)
         try:
             response = method(call.request, timeout=seconds(call.timeout, self.options.timeout),
-                              metadata=metadata(call.replica))
+                              metadata=metadata(call.replica or self.options.replica))
         except grpc.RpcError as error:
             raise from_rpc(error, call.request) from None
         return call.parse(response)
@@ -274,7 +284,7 @@ class Client:
         method = self._channel.unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
                                             call.response.FromString)
         return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
-                      metadata=metadata(call.replica))
+                      metadata=metadata(call.replica or self.options.replica))
 
 
 class Operation:
@@ -321,10 +331,10 @@ class Operation:
                         failures = 0
                         yield self.info
                 return
-            except UnavailableError:
+            except GatehouseError as error:
                 if self.done:
                     return
-                if failures == len(ops.RECONNECT):
+                if not ops.absent(error) or failures == len(ops.RECONNECT):
                     raise
             time.sleep(ops.RECONNECT[failures])
             failures += 1

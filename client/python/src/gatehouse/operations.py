@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatehouse.calls import Streaming, Unary
-from gatehouse.errors import InvalidArgumentError, OperationError
+from gatehouse.errors import GatehouseError, InvalidArgumentError, OperationError, UnavailableError
 from gatehouse.experiments import Method, experiment_spec
 from gatehouse.report import Report, ReportFold
 from gatehouse.requests import DEFAULT, Timeout, fill
@@ -28,10 +28,12 @@ _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 @dataclass(frozen=True)
 class Corpus:
-    """An uploaded text: `name` is "corpora/SHA256"."""
+    """An uploaded text: `name` is "corpora/SHA256", `replica` the server that has it, where operations on it are to
+    start."""
 
     name: str
     size_bytes: int
+    replica: str = ""
 
 
 # A text for an operation: one uploaded before, its name, or a file, which is uploaded.
@@ -97,10 +99,15 @@ def replica_of(name: str) -> str:
     return parts[1]
 
 
-def _started(spec: dict[str, Any], model: str, timeout: Timeout) -> Unary[OperationState]:
+def absent(error: GatehouseError) -> bool:
+    """Whether the server of an operation that was heard of before is away; behind a proxy another may answer for it."""
+    return isinstance(error, UnavailableError) or error.reason in ("OTHER_REPLICA", "OPERATION_NOT_FOUND")
+
+
+def _started(spec: dict[str, Any], model: str, timeout: Timeout, replica: str = "") -> Unary[OperationState]:
     request = fill(operations_pb2.StartOperationRequest(), model=model, **spec)
     return Unary(f"{_SERVICE}/StartOperation", request, operations_pb2.StartOperationResponse,
-                 lambda response: OperationState.of(response.operation), timeout)
+                 lambda response: OperationState.of(response.operation), timeout, replica)
 
 
 def calibrate(model: str, corpora: Sequence[str], *, name: str = "", activate: bool | None = None,
@@ -147,7 +154,7 @@ def experiment(model: str, corpora: Sequence[str], method: Method, *, layers: Se
                            select_tokens=select_tokens, report_tokens=report_tokens, window_tokens=window_tokens,
                            ridge=ridge, sink_positions=sink_positions, bootstrap_resamples=bootstrap_resamples,
                            seed=seed, resume=resume)
-    return _started({"experiment": spec}, model, timeout)
+    return _started({"experiment": spec}, model, timeout, replica_of(resume) if resume else "")
 
 
 def get(name: str, timeout: Timeout) -> Unary[OperationState]:

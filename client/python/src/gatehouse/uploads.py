@@ -64,7 +64,7 @@ def _not_utf8(offset: int) -> InvalidArgumentError:
 
 
 def corpus_of(response: operations_pb2.UploadCorpusResponse) -> Corpus:
-    return Corpus(response.corpus, response.size_bytes)
+    return Corpus(response.corpus, response.size_bytes, response.replica)
 
 
 def sources(corpora: CorpusSource | list[CorpusSource] | tuple[CorpusSource, ...]) -> list[CorpusSource]:
