@@ -19,7 +19,7 @@ def book(client):
 
 
 def test_a_corpus_is_streamed_and_checked(client, gh, book, tmp_path):
-    assert book.size_bytes == BOOK.stat().st_size
+    assert (book.size_bytes, book.replica) == (BOOK.stat().st_size, client.replica())
     with open(BOOK, "rb") as opened:
         assert client.upload(opened, name=BOOK.name) == book
     with pytest.raises(TypeError, match="pathlib.Path"):
