@@ -16,7 +16,7 @@ bool Canceller::cancelled() const {
 
 bool Canceller::WaitFor(absl::Duration duration) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, absl::ToChronoMilliseconds(duration), [this] { return cancelled_; });
+  return changed_.wait_for(lock, absl::ToChronoNanoseconds(duration), [this] { return cancelled_; });
 }
 
 CallContext::CallContext(absl::Time deadline, Canceller* canceller, const std::string& replica)

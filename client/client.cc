@@ -13,12 +13,14 @@
 #include "absl/time/clock.h"
 #include "client/call_context.h"
 #include "client/errors.h"
+#include "client/generation_stream.h"
 #include "client/utf8.h"
 #include "gatehouse/v1/analysis.grpc.pb.h"
 #include "gatehouse/v1/generation.grpc.pb.h"
 #include "gatehouse/v1/models.grpc.pb.h"
 #include "gatehouse/v1/operations.grpc.pb.h"
 #include "gatehouse/v1/scoring.grpc.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 
 namespace gatehouse::client {
 namespace {
@@ -63,13 +65,11 @@ grpc::ChannelArguments ChannelArgumentsFor(const ClientOptions& options) {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   if (IsLoopback(options.server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return arguments;
 }
 
-absl::Time DeadlineOf(const CallOptions& options) { return absl::Now() + options.timeout; }
-
-// An event that nobody listens to lets the call go on.
 // What a request names, or else the options, says who is to answer it.
 template <typename Request>
 std::string ReplicaFor(const Request& request, const CallOptions& options) {
@@ -77,8 +77,8 @@ std::string ReplicaFor(const Request& request, const CallOptions& options) {
   return options.replica;
 }
 
-template <typename Listener, typename Event>
-bool Tell(const Listener& listener, const Event& event) {
+absl::Time DeadlineOf(const CallOptions& options) { return absl::Now() + options.timeout; }
+
 // Whether an operation's server is absent; behind a proxy another replica may answer for it,
 // which knows less than was `heard` before.
 bool IsAbsent(const absl::Status& status, bool heard) {
@@ -86,6 +86,9 @@ bool IsAbsent(const absl::Status& status, bool heard) {
   return absl::IsUnavailable(status) || (heard && (reason == "OTHER_REPLICA" || reason == "OPERATION_NOT_FOUND"));
 }
 
+// An event that nobody listens to lets the call go on.
+template <typename Listener, typename Event>
+bool Tell(const Listener& listener, const Event& event) {
   return !listener || listener(event);
 }
 
@@ -115,26 +118,19 @@ class GrpcClient : public Client {
         scoring_(v1::ScoringService::NewStub(channel)),
         analysis_(v1::AnalysisService::NewStub(channel)),
         models_(v1::ModelService::NewStub(channel)),
-        operations_(v1::OperationService::NewStub(channel)) {}
+        operations_(v1::OperationService::NewStub(channel)),
+        health_(grpc::health::v1::Health::NewStub(channel)) {}
 
   absl::StatusOr<v1::GenerationSummary> Generate(const v1::GenerateRequest& request, const GenerationEvents& events,
                                                  const CallOptions& options) override {
-    using Response = v1::GenerateResponse;
-    return Stream<Response, v1::GenerationSummary>(*generation_, &v1::GenerationService::Stub::Generate, request,
-                                                   options, [&](const Response& response) {
-                                                     switch (response.event_case()) {
-                                                       case Response::kStart:
-                                                         return Tell(events.on_start, response.start());
-                                                       case Response::kPrompt:
-                                                         return Tell(events.on_prompt, response.prompt());
-                                                       case Response::kToken:
-                                                         return Tell(events.on_token, response.token());
-                                                       case Response::kActivations:
-                                                         return Tell(events.on_activations, response.activations());
-                                                       default:
-                                                         return true;
-                                                     }
-                                                   });
+    return Stream<v1::GenerateResponse, v1::GenerationSummary>(
+        *generation_, &v1::GenerationService::Stub::Generate, request, options,
+        [&](const v1::GenerateResponse& response) { return TellGeneration(events, response); });
+  }
+
+  void StartGenerate(const v1::GenerateRequest& request, GenerationEvents events, GenerationEnd on_end,
+                     const CallOptions& options) override {
+    StartGenerationStream(*generation_, request, std::move(events), std::move(on_end), options);
   }
 
   absl::StatusOr<v1::ScoreSummary> Score(const v1::ScoreRequest& request,
@@ -166,6 +162,15 @@ class GrpcClient : public Client {
                                                      const ConsensusEvents& events,
                                                      const CallOptions& options) override {
     return Analyse<v1::TraceConsensusResponse>(&v1::AnalysisService::Stub::TraceConsensus, request, events, options);
+  }
+
+  absl::StatusOr<bool> CheckHealth(const std::string& name, const CallOptions& options) override {
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(name);
+    const auto response = Unary<grpc::health::v1::HealthCheckResponse>(*health_, &grpc::health::v1::Health::Stub::Check,
+                                                                       request, options);
+    if (!response.ok()) return response.status();
+    return response->status() == grpc::health::v1::HealthCheckResponse::SERVING;
   }
 
   absl::StatusOr<v1::ListModelsResponse> ListModels(const CallOptions& options) override {
@@ -239,12 +244,12 @@ class GrpcClient : public Client {
   }
 
   // Reads a stream to its end; `listen` hears every message and cancels by returning false.
+  // The deadline stands for the options' timeout.
   template <typename Response, typename Stub, typename Method, typename Request, typename Listen>
-  absl::Status ReadAll(Stub& stub, Method method, const Request& request, absl::Time deadline, Canceller* canceller,
-                       const Listen& listen) {
+  absl::Status ReadAll(Stub& stub, Method method, const Request& request, absl::Time deadline,
+                       const CallOptions& options, const Listen& listen) {
     if (absl::Status status = CheckUtf8(request); !status.ok()) return status;
     CallContext context(deadline, options.canceller, ReplicaFor(request, options));
-  // The deadline stands for the options' timeout.
     const auto reader = (stub.*method)(context.get(), request);
     Response response;
     while (reader->Read(&response)) {
@@ -286,6 +291,7 @@ class GrpcClient : public Client {
   std::unique_ptr<v1::AnalysisService::Stub> analysis_;
   std::unique_ptr<v1::ModelService::Stub> models_;
   std::unique_ptr<v1::OperationService::Stub> operations_;
+  std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 
 absl::StatusOr<v1::UploadCorpusResponse> GrpcClient::UploadCorpus(std::istream& text, const std::string& display_name,
@@ -460,7 +466,6 @@ bool IsDone(const v1::Operation& operation) {
   }
 }
 
-}  // namespace gatehouse::client
 std::string ReplicaOf(const std::string& operation) {
   constexpr std::string_view kPrefix = "operations/";
   const size_t end = operation.rfind('/');
@@ -468,3 +473,4 @@ std::string ReplicaOf(const std::string& operation) {
   return operation.substr(kPrefix.size(), end - kPrefix.size());
 }
 
+}  // namespace gatehouse::client

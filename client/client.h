@@ -49,7 +49,7 @@ class ClientContext;
 //   if (!summary.ok()) return summary.status();
 //   std::cout << summary->text() << "\n" << summary->routing().linear_fraction() << "\n";
 //
-// Every call blocks until it has ended.  A failed call returns the server's code and
+// Every call but StartGenerate blocks until it has ended.  A failed call returns the server's code and
 // message; client/errors.h gives its stable reason.
 namespace gatehouse::client {
 
@@ -67,6 +67,8 @@ struct ClientOptions {
   // server is unavailable: 1 never does; at most 5, with back-off from 0.1 to 1 s.
   // StartOperation is never repeated.
   int attempts = 4;
+  // A connection of its own, where other clients of the process with these options would share one.
+  bool own_connection = false;
 };
 
 // Ends calls from another thread.  One may serve any number of calls, at once or in
@@ -91,11 +93,11 @@ struct CallOptions {
   absl::Duration timeout = absl::InfiniteDuration();
   // Ends the call as Cancelled; may be null.
   Canceller* canceller = nullptr;
-};
-
   // The replica that a proxy before several is to send the call to; empty: any.  Calls that
   // name an operation go to its replica of themselves.
   std::string replica = "";
+};
+
 // What is heard of a call while it runs, on the calling thread.  Each may be empty.
 // Returning false cancels the call.
 struct GenerationEvents {
@@ -104,6 +106,8 @@ struct GenerationEvents {
   std::function<bool(const v1::GeneratedToken&)> on_token = nullptr;
   std::function<bool(const v1::Activations&)> on_activations = nullptr;  // where the request captures some
 };
+
+using GenerationEnd = std::function<void(absl::StatusOr<v1::GenerationSummary>)>;
 
 struct NonlinearityEvents {
   std::function<bool(const v1::NonlinearityStart&)> on_start = nullptr;
@@ -129,6 +133,11 @@ class Client {
   virtual absl::StatusOr<v1::GenerationSummary> Generate(const v1::GenerateRequest& request,
                                                          const GenerationEvents& events,
                                                          const CallOptions& options = {}) = 0;
+  // The same without waiting, for many calls at once.  The events, and then once `on_end`, come on threads
+  // of gRPC's own, one at a time for each call; they must not block, and may start further calls.  The
+  // client, and the canceller, must live until `on_end`.
+  virtual void StartGenerate(const v1::GenerateRequest& request, GenerationEvents events, GenerationEnd on_end,
+                             const CallOptions& options = {}) = 0;
   virtual absl::StatusOr<v1::ScoreSummary> Score(
       const v1::ScoreRequest& request, const std::function<bool(const v1::ScoredTokens&)>& on_tokens,
       const CallOptions& options = {}, const std::function<bool(const v1::Activations&)>& on_activations = nullptr) = 0;
@@ -140,6 +149,11 @@ class Client {
   virtual absl::StatusOr<v1::AnalysisSummary> TraceConsensus(const v1::TraceConsensusRequest& request,
                                                              const ConsensusEvents& events,
                                                              const CallOptions& options = {}) = 0;
+
+  // ---- The server ----
+  // Whether it serves `name`: "readiness" (it takes calls), "liveness" (its engine goes round), a model's or a
+  // service's name.  NotFound for others.  Never repeated.
+  virtual absl::StatusOr<bool> CheckHealth(const std::string& name, const CallOptions& options = {}) = 0;
 
   // ---- Models ----
   virtual absl::StatusOr<v1::ListModelsResponse> ListModels(const CallOptions& options = {}) = 0;
@@ -178,9 +192,9 @@ class Client {
 // True once the operation has ended, however.
 bool IsDone(const v1::Operation& operation);
 
-}  // namespace gatehouse::client
-
-#endif  // GATEHOUSE_CLIENT_CLIENT_H_
 // The replica in the name "operations/REPLICA/ID"; empty for anything else.
 std::string ReplicaOf(const std::string& operation);
 
+}  // namespace gatehouse::client
+
+#endif  // GATEHOUSE_CLIENT_CLIENT_H_

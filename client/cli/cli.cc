@@ -9,13 +9,12 @@
 #include <cstdlib>
 
 #include "client/cli/flags.h"
-#include "client/errors.h"
 
 namespace gatehouse::cli {
 namespace {
 
 constexpr char kDefaultServer[] = "127.0.0.1:50151";
-constexpr char kVersion[] = "gatehouse 0.1.0";
+constexpr char kVersion[] = "gatehouse " GATEHOUSE_VERSION;
 
 constexpr char kFooter[] =
     R"(Flags of every command may stand before or after it.  `gatehouse COMMAND --help` explains a command.
@@ -28,8 +27,8 @@ Examples:
   gatehouse --server 10.0.0.7:50151 models --json)";
 
 struct GlobalFlags {
-  std::string replica;
   std::string server = kDefaultServer;
+  std::string replica;
   double timeout_seconds = 0;
   bool json = false;
   std::string color = "auto";
@@ -39,10 +38,10 @@ void DeclareGlobals(CLI::App& app, GlobalFlags& flags) {
   app.add_option("-s,--server", flags.server, "The server")
       ->type_name("HOST:PORT")
       ->envname("GATEHOUSE_SERVER")
+      ->capture_default_str();
   app.add_option("--replica", flags.replica,
                  "Of several replicas behind a proxy, the one to ask; operations are asked for at theirs anyway")
       ->type_name("NAME");
-      ->capture_default_str();
   app.add_option("--timeout", flags.timeout_seconds, "Give up after this long; 0: never")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
@@ -102,12 +101,14 @@ int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal
   });
   Session session{
       .client = **client,
+      .server = flags.server,
       .call = {.timeout = flags.timeout_seconds > 0 ? absl::Seconds(flags.timeout_seconds) : absl::InfiniteDuration(),
                .canceller = &canceller,
                .replica = flags.replica},
       .json = flags.json,
       .terminal = terminal,
-      .interrupts = environment.interrupts};
+      .interrupts = environment.interrupts,
+      .version = GATEHOUSE_VERSION};
   const auto exit_code = action(session);
   environment.interrupts.OnInterrupt({});
   terminal.out.flush();
@@ -119,48 +120,7 @@ int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal
   return fail(exit_code.status(), ExitCodeOf(exit_code.status()));
 }
 
-// What to do about a failure; empty where the message says it, or nothing better is known.
-std::string Hint(const absl::Status& status, const std::string& reason, const std::string& model) {
-  if (status.message().find("`gatehouse ") != absl::string_view::npos) return "";
-  if (reason == "MODEL_NOT_FOUND") return "`gatehouse models` lists those there are";
-  if (reason == "NOT_CALIBRATED") return "run `gatehouse calibrate --model " + model + " --corpus FILE` first";
-  if (reason == "OPERATING_POINT_NOT_FOUND") {
-    if (status.message().find("has none") == absl::string_view::npos) return "";
-    return "`gatehouse calibrate --model " + model + " --corpus FILE --budget 1%` makes them";
-  }
-  if (reason == "CALIBRATION_NOT_FOUND") return "`gatehouse models " + model + "` lists those there are";
-  if (reason == "OPERATION_NOT_FOUND") return "`gatehouse operations` lists those there are";
-  if (reason == "OTHER_REPLICA") return "point --server at that replica";
-  if (reason == "DRAINING") return "the server is shutting down: try again later, or another with --server";
-  if (reason == "QUEUE_FULL" || reason == "TOO_MANY_CALLS" || reason == "KV_MEMORY_FULL" ||
-      reason == "TOO_MANY_OPERATIONS") {
-    return "try again later";
-  }
-  if (absl::IsDeadlineExceeded(status)) return "give it more with --timeout";
-  return "";
-}
-
-// A failure that gRPC reports, not a server.
-std::string DescribeUnavailable(const std::string& message, const std::string& server) {
-  if (message.find("connect") == std::string::npos && message.find("resol") == std::string::npos) {
-    return "the server at " + server + " ended the call (" + message + "): try again later, or another with --server";
-  }
-  // gRPC wraps the cause in several layers; the last one says it.
-  const size_t cause = message.rfind(": ");
-  return "no server answers at " + server + " (" + (cause == std::string::npos ? message : message.substr(cause + 2)) +
-         "): start one with `gatehouse-server --listen " + server + "`, or name another with --server";
-}
-
 }  // namespace
-
-std::string DescribeError(const absl::Status& status, const std::string& server, const std::string& model) {
-  const std::string message = OneLine(std::string(status.message()));
-  const std::string reason = client::ErrorReason(status);
-  if (absl::IsUnavailable(status) && reason.empty()) return DescribeUnavailable(message, OneLine(server));
-  if (absl::IsDeadlineExceeded(status) && reason.empty()) return "--timeout passed before the server was done";
-  const std::string hint = Hint(status, reason, OneLine(model));
-  return message + (hint.empty() ? "" : ": " + hint);
-}
 
 int RunProgram(std::vector<std::string> arguments, const Environment& environment) {
   CLI::App app("Generates text on a Gatehouse server and shows how each token's MLPs were routed.", "gatehouse");
@@ -178,6 +138,11 @@ int RunProgram(std::vector<std::string> arguments, const Environment& environmen
   AddExperiment(app, environment.in, action);
   AddOperations(app, action);
   AddModels(app, action);
+  AddHealth(app, action);
+  AddBench(app, environment.in, action);
+  AddTop(app, action);
+  AddDoctor(app, action);
+  AddCompletion(app, action);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->fallthrough();
   CheckNumbers(app);
   try {

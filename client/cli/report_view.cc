@@ -65,16 +65,6 @@ std::vector<std::string> Wrapped(const std::string& text, int width) {
   return lines;
 }
 
-void PrintText(const Terminal& terminal, const Style& style, const std::string& text, const std::string& first,
-               const std::string& rest) {
-  const int width = std::max(20, terminal.width - DisplayWidth(first));
-  bool at_first = true;
-  for (const std::string& line : Wrapped(EscapeControls(text), width)) {
-    terminal.out << terminal.Paint(style, (at_first ? first : rest) + line) << "\n";
-    at_first = false;
-  }
-}
-
 // A column of a table, as text.
 struct ShownColumn {
   std::string name;
@@ -196,6 +186,16 @@ absl::StatusOr<int> ShowReport(Session& session, const std::string& name, const 
     PrintReport(session.terminal, *report, flags.rows);
   }
   return kExitOk;
+}
+
+void PrintText(const Terminal& terminal, const Style& style, const std::string& text, const std::string& first,
+               const std::string& rest) {
+  const int width = std::max(20, terminal.width - DisplayWidth(first));
+  bool at_first = true;
+  for (const std::string& line : Wrapped(EscapeControls(text), width)) {
+    terminal.out << terminal.Paint(style, (at_first ? first : rest) + line) << "\n";
+    at_first = false;
+  }
 }
 
 void PrintReport(const Terminal& terminal, const v1::Report& report, size_t rows) {

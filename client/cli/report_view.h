@@ -30,6 +30,11 @@ absl::StatusOr<v1::Report> TakeReport(Session& session, const std::string& name,
 // TakeReport, and shows it: as text or JSON.
 absl::StatusOr<int> ShowReport(Session& session, const std::string& name, const ReportFlags& flags);
 
+// Wraps the text to the terminal's width; its first line begins with `first`, the others with
+// `rest`.
+void PrintText(const Terminal& terminal, const Style& style, const std::string& text, const std::string& first,
+               const std::string& rest);
+
 // A report as text: what was found, every table, the notes, the protocol.
 void PrintReport(const Terminal& terminal, const v1::Report& report, size_t rows);
 

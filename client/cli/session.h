@@ -48,10 +48,12 @@ class Interrupts {
 // What a command runs with.
 struct Session {
   client::Client& client;
+  std::string server;        // HOST:PORT, for further connections
   client::CallOptions call;  // the deadline of --timeout, and the end by Ctrl-C
   bool json = false;
   Terminal& terminal;
   Interrupts& interrupts;
+  std::string version;  // of this program
 
   void Print(const Json& json_object) const { terminal.out << json_object.dump() << "\n"; }
 };
@@ -70,6 +72,12 @@ void AddExperiment(CLI::App& app, std::istream& in, Action& action);
 void AddOperations(CLI::App& app, Action& action);
 void AddReport(CLI::App& app, std::istream& in, Action& action);
 void AddModels(CLI::App& app, Action& action);
+void AddHealth(CLI::App& app, Action& action);
+void AddBench(CLI::App& app, std::istream& in, Action& action);
+void AddTop(CLI::App& app, Action& action);
+void AddDoctor(CLI::App& app, Action& action);
+// After all others, whose flags it completes.
+void AddCompletion(CLI::App& app, Action& action);
 
 }  // namespace gatehouse::cli
 

@@ -39,6 +39,8 @@ class RunningServer {
   explicit RunningServer(const std::vector<std::string>& flags);
 
   const std::string& address() const { return address_; }
+  // HOST:PORT of the metrics page.
+  const std::string& metrics() const { return metrics_; }
   Process& process() { return *process_; }
   // Of the live page, where there is one.
   int page_port() const { return page_port_; }
