@@ -20,6 +20,7 @@ packages=(
 check_packages=(clang-format clang-tidy)
 # What the tests of deploy/ run.
 deploy_packages=(
+  buildah debootstrap
   curl
   prometheus
 )

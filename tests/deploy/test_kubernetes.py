@@ -14,7 +14,8 @@ import yaml
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 MANIFESTS = service.SOURCE / "deploy/kubernetes"
-ROOTS = ["overlays/cpu", "overlays/gpu", "overlays/autoscaling", "calibration"]
+OVERLAYS = ["overlays/cpu", "overlays/gpu", "overlays/autoscaling"]
+ROOTS = [*OVERLAYS, "calibration", "fill"]
 # The oldest that has all that is used (a Job's sidecar, a pause before a container ends), and the newest there is
 # a schema of.
 VERSIONS = ["1.30", kubernetes_validate.latest_version()]
@@ -37,7 +38,8 @@ def build(root):
 
 def pods(objects):
     """The name and pod template of everything that makes pods."""
-    return [(o["metadata"]["name"], o["spec"]["template"]) for o in objects.values() if o["kind"] in ("Deployment", "Job")]
+    return [(name, thing if kind == "Pod" else thing["spec"]["template"])
+            for (kind, name), thing in objects.items() if kind in ("Deployment", "Job", "Pod")]
 
 
 def containers(template):
@@ -161,28 +163,28 @@ def test_containers_say_what_they_need(objects):
                 assert resource in resources[kind]
 
 
-def test_mounts_have_volumes_and_only_the_state_is_written():
-    writable = {}
-    for root in ROOTS:
-        objects = build(root)
-        for name, template in pods(objects):
-            volumes = {v["name"]: v for v in template["spec"]["volumes"]}
-            mounts = [m for c in containers(template) for m in c.get("volumeMounts", [])]
-            assert {m["name"] for m in mounts} == volumes.keys(), name
-            for volume in volumes.values():
-                if claim := volume.get("persistentVolumeClaim"):
-                    assert root == "calibration" or ("PersistentVolumeClaim", claim["claimName"]) in objects
-            written = {m["mountPath"] for c in template["spec"]["containers"] for m in c.get("volumeMounts", [])
-                       if not m.get("readOnly")}
-            if root == "calibration":
-                written |= {m["mountPath"] for m in server_of(root)["volumeMounts"] if not m.get("readOnly")}
-            writable.setdefault(root, set()).update(written)
-            for mount in mounts:
-                claim = volumes[mount["name"]].get("persistentVolumeClaim", {})
-                assert not mount.get("readOnly") or not claim or claim["readOnly"] is True
-    state = flag(server_of("overlays/cpu"), "--state-dir")
-    assert writable == {**{root: {state} for root in ROOTS if root != "calibration"},
-                        "calibration": {state, f"{state}/calibrations"}}
+def test_every_mount_has_a_volume_and_every_volume_is_mounted(objects):
+    for name, template in pods(objects):
+        volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+        mounts = [m for c in containers(template) for m in c.get("volumeMounts", [])]
+        assert {m["name"] for m in mounts} == volumes.keys(), name
+        for mount in mounts:
+            claim = volumes[mount["name"]].get("persistentVolumeClaim", {"readOnly": True})
+            assert claim.get("readOnly", False) or not mount.get("readOnly", False)
+
+
+@pytest.mark.parametrize("root", [*OVERLAYS, "calibration"])
+def test_a_server_writes_its_state_and_nothing_else(root):
+    objects = build(root)
+    server = server_of(root)
+    state = flag(server, "--state-dir")
+    written = {m["mountPath"]: m["name"] for m in server["volumeMounts"] if not m.get("readOnly")}
+    assert written.keys() == {state, *([f"{state}/calibrations"] if root == "calibration" else [])}
+    volumes = {v["name"]: v for _, template in pods(objects) for v in template["spec"]["volumes"]}
+    assert "emptyDir" in volumes[written[state]]
+    for volume in volumes.values():
+        if root != "calibration" and (claim := volume.get("persistentVolumeClaim")):
+            assert claim["readOnly"] is True and ("PersistentVolumeClaim", claim["claimName"]) in objects
 
 
 def test_models_and_calibrations_are_read_from_the_claims():
@@ -201,7 +203,7 @@ def known_flags(program):
 
 def test_every_flag_exists_and_every_variable_is_set(objects):
     for container in all_containers(objects):
-        words = container.get("command", ["gatehouse-server"]) + container["args"]
+        words = container.get("command", ["gatehouse-server"]) + container.get("args", [])
         if not (container["image"].startswith("gatehouse:") and words[0].startswith("gatehouse")):
             continue
         known = known_flags(words[0])
@@ -235,13 +237,24 @@ def test_probes_ask_for_names_that_the_server_has(objects):
 
 
 def test_a_pod_has_the_time_that_its_server_takes_to_end():
-    for root in ["overlays/cpu", "overlays/gpu", "overlays/autoscaling"]:
+    for root in OVERLAYS:
         deployment = build(root)["Deployment", "gatehouse"]["spec"]["template"]["spec"]
         server = server_of(root)
         needed = seconds(flag(server, "--shutdown-delay")) + seconds(flag(server, "--shutdown-grace"))
         assert deployment["terminationGracePeriodSeconds"] >= needed + 15
         probe = server["readinessProbe"]
         assert seconds(flag(server, "--shutdown-delay")) >= probe["periodSeconds"]
+
+
+def test_the_claims_are_filled_where_the_servers_read_them():
+    filled = {m["mountPath"]: m["name"] for m in all_containers(build("fill"))[0]["volumeMounts"]}
+    read = {m["mountPath"]: m["name"] for m in server_of("overlays/gpu")["volumeMounts"] if m.get("readOnly")}
+    assert filled == read
+
+
+def test_the_guide_names_files_that_exist():
+    for name in re.findall(r"(?:deploy|docker|tools|tests)/[\w./-]*\w", (service.SOURCE / "docs/deploy.md").read_text()):
+        assert (service.SOURCE / name).exists(), name
 
 
 def test_one_image_of_this_version_is_used_throughout():
@@ -260,7 +273,7 @@ def test_the_gpu_overlay_asks_for_one():
 # ---- What stands around the pods ----
 
 
-@pytest.mark.parametrize("root", ROOTS[:3])
+@pytest.mark.parametrize("root", OVERLAYS)
 def test_services_budget_and_policy_select_the_server(root):
     objects = build(root)
     for (kind, name), thing in objects.items():
@@ -279,7 +292,9 @@ def test_services_budget_and_policy_select_the_server(root):
     assert deployment["selector"]["matchLabels"] == deployment["template"]["metadata"]["labels"]
 
 
-def test_every_pod_is_under_a_network_policy(objects):
+@pytest.mark.parametrize("root", [*OVERLAYS, "calibration"])
+def test_every_pod_is_under_a_network_policy(root):
+    objects = build(root)
     policies = [o["spec"] for o in objects.values() if o["kind"] == "NetworkPolicy"]
     for name, template in pods(objects):
         covering = [p for p in policies if selects(p["podSelector"]["matchLabels"], template["metadata"]["labels"])]
@@ -288,7 +303,7 @@ def test_every_pod_is_under_a_network_policy(objects):
             assert covering[0]["egress"] == [], "the server calls nobody"
 
 
-@pytest.mark.parametrize("root", ROOTS[:3])
+@pytest.mark.parametrize("root", OVERLAYS)
 def test_envoy_finds_the_replicas(root):
     objects = build(root)
     configured = yaml.safe_load((service.SOURCE / "deploy/envoy/envoy.yaml").read_text())["static_resources"]
@@ -311,7 +326,7 @@ def test_envoy_finds_the_replicas(root):
     assert any(selects(labels, template["metadata"]["labels"]) for labels in callers)
 
 
-@pytest.mark.parametrize("root", ROOTS[:3])
+@pytest.mark.parametrize("root", OVERLAYS)
 def test_prometheus_scrapes_each_replica_once(root):
     objects = build(root)
     endpoint = objects["ServiceMonitor", "gatehouse"]["spec"]
@@ -322,7 +337,7 @@ def test_prometheus_scrapes_each_replica_once(root):
     assert port["port"] == int(flag(server_of(root), "--metrics-listen").rsplit(":", 1)[1])
 
 
-@pytest.mark.parametrize("root", ROOTS[:3])
+@pytest.mark.parametrize("root", OVERLAYS)
 def test_rules_and_dashboards_are_those_of_prometheus_and_grafana(root):
     objects = build(root)
     groups = []
@@ -425,9 +440,10 @@ def test_the_job_calibrates_for_every_replica(tmp_path):
     corpus = max((service.SOURCE / "tests/data/corpus").rglob("*.txt"), key=lambda f: f.stat().st_size)
     with Container(sidecar, tmp_path / "job", env) as running:
         words = [w for w in client["args"] if not w.startswith("--server=")]
-        done = service.gatehouse(
-            *runnable(words, env, {"/corpus/corpus.txt": str(corpus)}), "--fit-tokens=1500", "--gate-tokens=1500",
-            "--select-tokens=800", "--report-tokens=800", "--no-tune", "--name=of-the-job", server=running.address)
+        quick = ["--fit-tokens=600", "--gate-tokens=600", "--select-tokens=300", "--report-tokens=300",
+                 "--window-tokens=128", "--no-ladders", "--no-sequential", "--no-tune", "--name=of-the-job"]
+        done = service.gatehouse(*runnable(words, env, {"/corpus/corpus.txt": str(corpus)}), *quick,
+                                 server=running.address, timeout=280)
         assert done.returncode == 0, done.stderr
     replica = server_of("overlays/autoscaling")
     mount(replica, tmp_path / "replica")
