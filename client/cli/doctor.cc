@@ -87,11 +87,17 @@ class Doctor {
 bool Doctor::LookAtServer() {
   Add(JudgeConnection(client::TryConnect(server_, kCheckTimeout), server_.HostAndPort()));
   if (findings_.back().level == Level::kFail) return false;
+  // gRPC is asked only where what answers a plain request may be it: a proxy answers both.
+  const auto exchange = client::RawHttpExchange(server_, "/metrics", {.timeout = absl::Seconds(1)});
+  const std::string reply = exchange.ok() ? *exchange : "";
+  if (reply.starts_with('\x15') || reply.find("gatehouse_build_info") != std::string::npos) {
+    Add(JudgeGrpcFailure(absl::UnavailableError("no gRPC"), server_.HostAndPort(), reply));
+    return false;
+  }
   const auto client = client::Client::Create({.server = session_.server, .attempts = 1});
   const auto list = client.ok() ? (*client)->ListModels(Call()) : client.status();
   if (!list.ok()) {
-    const auto reply = client::RawHttpExchange(server_, "/metrics", {.timeout = absl::Seconds(1)});
-    Add(JudgeGrpcFailure(list.status(), server_.HostAndPort(), reply.value_or("")));
+    Add(JudgeGrpcFailure(list.status(), server_.HostAndPort(), reply));
     return false;
   }
   Add({"grpc", Level::kOk,

@@ -102,7 +102,8 @@ TEST(Bench, PrintsTheDocumentedJsonAndThePageOfTheSameReport) {
   EXPECT_THAT(json["notes"].dump(), HasSubstr("5 requests had to be cut to fit"));
   std::ifstream file(page);
   const std::string html((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_THAT(html, AllOf(HasSubstr("<!DOCTYPE html>"), HasSubstr("Load on m")));
+  EXPECT_TRUE(html.starts_with("<!doctype html>"));
+  EXPECT_NE(html.find("Load on m"), std::string::npos);
   std::filesystem::remove(page);
 }
 

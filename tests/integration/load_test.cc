@@ -67,7 +67,8 @@ TEST_F(LoadedServer, BenchHoldsManyStreamsAndReplaysATrace) {
 }
 
 TEST_F(LoadedServer, BenchIsInterruptedInGoodOrder) {
-  auto client = server_->Start({"bench", "-m", kModel, "--duration", "600", "-c", "2", "-n", "200", "--json"});
+  auto client =
+      server_->Start({"bench", "-m", kModel, "--duration", "600", "-c", "2", "-n", "200", "--warmup", "0", "--json"});
   ASSERT_TRUE(server_->WaitForMetric("gatehouse_requests_running", 2));
   client->Signal(SIGINT);
   const auto json = nlohmann::json::parse(client->ReadRest());
