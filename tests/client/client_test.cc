@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <thread>
 
@@ -21,6 +23,8 @@ using ::gatehouse::testing::StatusIs;
 using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr int kInvalidArgument = 3, kUnavailable = 14;
 
@@ -312,6 +316,70 @@ TEST(Client, WatchesOnWhenTheConnectionBreaks) {
   ASSERT_TRUE(operation.ok()) << operation.status();
   EXPECT_EQ(operation->state(), v1::OPERATION_STATE_INTERRUPTED);
   EXPECT_EQ(changes, 2);
+}
+
+TEST(Client, WatchesOnWhenAnotherReplicaAnswersForOneThatIsAway) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.watch_operation = [&](const auto&, const auto& stream) {
+    const int call = ++calls;
+    if (call == 2) return FakeStatus{5, "replica b sees no operations/r/1", "OPERATION_NOT_FOUND"};
+    if (call == 3) return FakeStatus{9, "replica r runs it: ask there", "OTHER_REPLICA"};
+    v1::WatchOperationResponse response;
+    *response.mutable_operation() =
+        OperationIn(call == 1 ? v1::OPERATION_STATE_RUNNING : v1::OPERATION_STATE_SUCCEEDED);
+    stream.write(response);
+    return call == 1 ? FakeStatus{kUnavailable, "lost"} : FakeStatus{};
+  };
+  FakeServer server(handlers);
+  const auto operation = ClientOf(server)->WatchOperation("operations/r/1", {});
+  ASSERT_TRUE(operation.ok()) << operation.status();
+  EXPECT_EQ(operation->state(), v1::OPERATION_STATE_SUCCEEDED);
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(Client, DoesNotWaitForAnOperationThatNobodyHasHeardOf) {
+  std::atomic<int> calls = 0;
+  FakeHandlers handlers;
+  handlers.watch_operation = [&](const auto&, const auto&) {
+    ++calls;
+    return FakeStatus{5, "there is no such operation", "OPERATION_NOT_FOUND"};
+  };
+  FakeServer server(handlers);
+  EXPECT_THAT(ClientOf(server)->WatchOperation("operations/r/1", {}), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Client, SaysWhichReplicaACallIsFor) {
+  std::mutex mutex;
+  std::map<std::string, std::string> asked;
+  FakeHandlers handlers;
+  handlers.asked = [&](const std::string& call, const std::string& replica) {
+    const std::lock_guard lock(mutex);
+    asked[call] = replica;
+  };
+  FakeServer server(handlers);
+  const auto client = ClientOf(server);
+  const std::string name = "operations/10.0.0.7/1";
+  std::istringstream text("a");
+  std::ostringstream out;
+  (void)client->UploadCorpus(text, "x", {}, {.replica = "b"});
+  (void)client->StartOperation({}, {.replica = "b"});
+  (void)client->ListOperations(1, {.replica = "b"});
+  // Their own name counts.
+  (void)client->GetOperation(name, {.replica = "b"});
+  (void)client->WatchOperation(name, {});
+  (void)client->CancelOperation(name);
+  (void)client->FetchResult(name, "", out);
+  (void)client->GetReport(name);
+  EXPECT_THAT(asked,
+              ElementsAre(Pair("CancelOperation", "10.0.0.7"), Pair("FetchResult", "10.0.0.7"),
+                          Pair("GetOperation", "10.0.0.7"), Pair("GetReport", "10.0.0.7"), Pair("ListOperations", "b"),
+                          Pair("StartOperation", "b"), Pair("UploadCorpus", "b"), Pair("WatchOperation", "10.0.0.7")));
+  asked.clear();
+  (void)client->ListOperations(1);
+  (void)client->GetOperation("no name");
+  EXPECT_THAT(asked, IsEmpty());
 }
 
 TEST(Client, ListsAllPagesUpToALimit) {

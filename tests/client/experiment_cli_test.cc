@@ -125,6 +125,38 @@ TEST(Experiment, UploadsEveryTextAndShowsTheReport) {
   EXPECT_TRUE(spec.has_sink_positions());
 }
 
+TEST(Experiment, StaysWithTheReplicaThatHasTheTexts) {
+  FakeOperation operation;
+  FakeHandlers handlers = operation.Handlers();
+  handlers.upload_corpus = [](const auto& more, v1::UploadCorpusResponse& response) {
+    for (v1::UploadCorpusRequest chunk; more(chunk);) continue;
+    response.set_corpus("corpora/abc");
+    response.set_replica("10.0.0.7");
+    return FakeStatus{};
+  };
+  std::vector<std::string> asked;
+  handlers.asked = [&](const std::string& call, const std::string& replica) { asked.push_back(call + " " + replica); };
+  FakeServer server(handlers);
+  const auto corpus = TemporaryFile("replica.txt");
+  std::ofstream(corpus) << "Call me Ishmael.";
+  const auto start = [&](std::vector<std::string> verb) {
+    asked.clear();
+    verb.insert(verb.begin(), "experiment");
+    verb.insert(verb.end(),
+                {"-m", "m", "--corpus", corpus.string(), "--corpus", "-", "--detach", "--server", server.address()});
+    const Finished run = Gatehouse(verb, {.in = "text"});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+  };
+  start({"cost"});
+  EXPECT_THAT(asked, ElementsAre("UploadCorpus 10.0.0.7", "StartOperation 10.0.0.7"));  // the first one: anywhere
+  start({"train", "--resume", "operations/10.0.0.9/1"});
+  EXPECT_THAT(asked, ElementsAre("UploadCorpus 10.0.0.9", "UploadCorpus 10.0.0.7", "StartOperation 10.0.0.7"));
+  std::filesystem::remove(corpus);
+  asked.clear();
+  EXPECT_EQ(Gatehouse({"--server", server.address(), "--replica", "b", "operations"}).exit_code, 0);
+  EXPECT_THAT(asked, ElementsAre("ListOperations b"));
+}
+
 TEST(Experiment, WritesThePageAndTheArraysAndPrintsOneObject) {
   FakeExperiment experiment;
   FakeServer server(experiment.All());

@@ -54,6 +54,13 @@ struct FakeServer::Services final : v1::GenerationService::Service,
                                     v1::OperationService::Service {
   using Context = grpc::ServerContext;
 
+  void Hear(const Context& context, const std::string& call) const {
+    const auto found = context.client_metadata().find("gatehouse-replica");
+    if (handlers.asked && found != context.client_metadata().end()) {
+      handlers.asked(call, std::string(found->second.data(), found->second.size()));
+    }
+  }
+
   grpc::Status Generate(Context* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     return Streaming(handlers.generate, context, *request, writer);
@@ -81,38 +88,46 @@ struct FakeServer::Services final : v1::GenerationService::Service,
                                  v1::SelectCalibrationResponse* response) override {
     return Unary(handlers.select_calibration, *request, *response);
   }
-  grpc::Status UploadCorpus(Context*, grpc::ServerReader<v1::UploadCorpusRequest>* reader,
+  grpc::Status UploadCorpus(Context* context, grpc::ServerReader<v1::UploadCorpusRequest>* reader,
                             v1::UploadCorpusResponse* response) override {
+    Hear(*context, "UploadCorpus");
     if (!handlers.upload_corpus) return {grpc::StatusCode::UNIMPLEMENTED, "not faked"};
     return ToGrpc(
         handlers.upload_corpus([&](v1::UploadCorpusRequest& chunk) { return reader->Read(&chunk); }, *response));
   }
-  grpc::Status StartOperation(Context*, const v1::StartOperationRequest* request,
+  grpc::Status StartOperation(Context* context, const v1::StartOperationRequest* request,
                               v1::StartOperationResponse* response) override {
+    Hear(*context, "StartOperation");
     return Unary(handlers.start_operation, *request, *response);
   }
-  grpc::Status GetOperation(Context*, const v1::GetOperationRequest* request,
+  grpc::Status GetOperation(Context* context, const v1::GetOperationRequest* request,
                             v1::GetOperationResponse* response) override {
+    Hear(*context, "GetOperation");
     return Unary(handlers.get_operation, *request, *response);
   }
   grpc::Status WatchOperation(Context* context, const v1::WatchOperationRequest* request,
                               grpc::ServerWriter<v1::WatchOperationResponse>* writer) override {
+    Hear(*context, "WatchOperation");
     return Streaming(handlers.watch_operation, context, *request, writer);
   }
-  grpc::Status CancelOperation(Context*, const v1::CancelOperationRequest* request,
+  grpc::Status CancelOperation(Context* context, const v1::CancelOperationRequest* request,
                                v1::CancelOperationResponse* response) override {
+    Hear(*context, "CancelOperation");
     return Unary(handlers.cancel_operation, *request, *response);
   }
-  grpc::Status ListOperations(Context*, const v1::ListOperationsRequest* request,
+  grpc::Status ListOperations(Context* context, const v1::ListOperationsRequest* request,
                               v1::ListOperationsResponse* response) override {
+    Hear(*context, "ListOperations");
     return Unary(handlers.list_operations, *request, *response);
   }
   grpc::Status FetchResult(Context* context, const v1::FetchResultRequest* request,
                            grpc::ServerWriter<v1::FetchResultResponse>* writer) override {
+    Hear(*context, "FetchResult");
     return Streaming(handlers.fetch_result, context, *request, writer);
   }
   grpc::Status GetReport(Context* context, const v1::GetReportRequest* request,
                          grpc::ServerWriter<v1::GetReportResponse>* writer) override {
+    Hear(*context, "GetReport");
     return Streaming(handlers.get_report, context, *request, writer);
   }
 

@@ -53,6 +53,8 @@ struct FakeHandlers {
   Unary<v1::ListOperationsRequest, v1::ListOperationsResponse> list_operations;
   Streaming<v1::FetchResultRequest, v1::FetchResultResponse> fetch_result;
   Streaming<v1::GetReportRequest, v1::GetReportResponse> get_report;
+  // Hears which calls of OperationService say which replica they are for.
+  std::function<void(const std::string& call, const std::string& replica)> asked;
 };
 
 // A server of the Gatehouse services on a free port of the loopback, without any of the
