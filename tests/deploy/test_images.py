@@ -1,4 +1,4 @@
-"""The images: the runtime stages of docker/Dockerfile are built and run; compose.yaml is checked against what it names."""
+"""The images: the runtime stages of docker/Dockerfile, built and run; compose.yaml against what it names."""
 
 import json
 import os
@@ -15,6 +15,8 @@ import yaml
 DOCKER = service.SOURCE / "docker"
 BUILD = service.BIN.parent
 SUITE = "bookworm"
+# In place of Docker Hub's debian:bookworm-slim, and like it without documentation; kept for the next time.
+BASE = service.SOURCE / f"build/debian-{SUITE}"
 
 
 def run(*command, timeout=600, **options):
@@ -88,7 +90,7 @@ class Images:
     def build(self, target, staged):
         # The context holds nothing: all that the runtime stages take comes from `staged`.
         (self.folder / "context").mkdir(exist_ok=True)
-        self.buildah("build", "--isolation", "chroot", "--format", "docker", "--pull=never",
+        self.buildah("build", "--layers", "--isolation", "chroot", "--format", "docker", "--pull=never",
                      "--build-arg", "BASE=localhost/base", "--build-context", f"staged={staged}", "--target", target,
                      "-f", DOCKER / "Dockerfile", "-t", f"localhost/{target}", self.folder / "context")
         container = self.buildah("from", "--pull=never", f"localhost/{target}").strip()
@@ -131,17 +133,15 @@ def images(tmp_path_factory, staged):
     if not mirror:
         pytest.skip(f"the machine's apt does not know Debian {SUITE}, which the images are made of")
     folder = tmp_path_factory.mktemp("images")
-    base = BUILD / f"debian-{SUITE}"
-    if not base.exists():
-        # In place of Docker Hub's debian:bookworm-slim, and like it without documentation; kept for the next time.
+    if not BASE.exists():
         run("debootstrap", "--variant=minbase", SUITE, folder / "base", mirror.group(1))
         for junk in ["usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists", "dev"]:
             shutil.rmtree(folder / "base" / junk)
             (folder / "base" / junk).mkdir()
-        shutil.move(folder / "base", base)
+        shutil.move(folder / "base", BASE)
     built = Images(folder)
     container = built.buildah("from", "scratch").strip()
-    built.buildah("copy", container, base, "/")
+    built.buildah("copy", container, BASE, "/")
     built.buildah("commit", "--rm", container, "localhost/base")
     for target in ("client", "server"):
         built.build(target, staged)
@@ -160,7 +160,7 @@ def test_the_server_image_says_how_it_is_run(images):
 
 
 def test_the_images_are_small(images):
-    base = size(BUILD / f"debian-{SUITE}")
+    base = size(BASE)
     sizes = {target: size(root) for target, root in images.mounts.items()}
     print({"base": base, **sizes})
     # docs/deploy.md states them.
@@ -182,7 +182,8 @@ def test_the_image_serves_read_only_and_without_rights(images, tmp_path):
         server.wait_for("gatehouse-server ready")
         status = pathlib.Path(f"/proc/{server.popen.pid}/status").read_text()
         assert re.search(r"^Uid:\s+10001\s+10001\s+10001\s+10001$", status, re.MULTILINE), status
-        assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE) and re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
+        assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE)
+        assert re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
         here = f"GATEHOUSE_SERVER=127.0.0.1:{port}"
         healthy = config["Healthcheck"]["Test"][1:]
         assert run(*images.command("server", [here, *healthy])) == "readiness: serving\n"
@@ -190,7 +191,8 @@ def test_the_image_serves_read_only_and_without_rights(images, tmp_path):
                                                    "novella-neox-4m", "--prompt", "The captain", "--max-tokens", "4",
                                                    "--json"]))
         assert json.loads(generated)["generated_tokens"] == 4
-        refused = subprocess.run(images.command("server", ["touch", "/opt/gatehouse/new"]), capture_output=True, text=True)
+        refused = subprocess.run(images.command("server", ["touch", "/opt/gatehouse/new"]), capture_output=True,
+                                 text=True)
         assert "Read-only file system" in refused.stderr
         server.popen.send_signal(signal.SIGTERM)
         assert server.popen.wait(60) == 0

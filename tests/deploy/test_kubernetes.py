@@ -253,7 +253,8 @@ def test_the_claims_are_filled_where_the_servers_read_them():
 
 
 def test_the_guide_names_files_that_exist():
-    for name in re.findall(r"(?:deploy|docker|tools|tests)/[\w./-]*\w", (service.SOURCE / "docs/deploy.md").read_text()):
+    guide = (service.SOURCE / "docs/deploy.md").read_text()
+    for name in re.findall(r"(?:deploy|docker|tools|tests)/[\w./-]*\w", guide):
         assert (service.SOURCE / name).exists(), name
 
 
@@ -363,7 +364,8 @@ def test_the_autoscaler_watches_metrics_that_exist():
     assert all(f"`{name}`" in documented for name in names)
     # Running calls must ask for a replica before they fill those there are.
     assert names["gatehouse_requests_running"] < 32
-    [rule] = yaml.safe_load((MANIFESTS / "components/autoscaling/prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    adapter = yaml.safe_load((MANIFESTS / "components/autoscaling/prometheus-adapter.yaml").read_text())
+    [rule] = adapter["rules"]["custom"]
     series = re.search(r'__name__=~"([^"]+)"', rule["seriesQuery"]).group(1)
     assert all(re.fullmatch(series, name) for name in names)
 
