@@ -112,8 +112,8 @@ class Images:
         steps += [f"mount -t proc proc {root}/proc", f"mount -t tmpfs dev {root}/dev",
                   f"touch {root}/dev/null {root}/dev/urandom", f"mount --bind /dev/null {root}/dev/null",
                   f"mount --bind /dev/urandom {root}/dev/urandom", f"mount -o remount,bind,ro {root}",
-                  "exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "
-                  f"chroot --userspec={user}:{group} {root} /usr/bin/env -i " + '"$@"']
+                  f"exec chroot {root} setpriv --reuid={user} --regid={group} --clear-groups --no-new-privs "
+                  "--bounding-set=-all --inh-caps=-all env -i " + '"$@"']
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(steps), "sh",
                 *config["Env"], *words]
 
