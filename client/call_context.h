@@ -27,6 +27,12 @@ class CallContext {
   Canceller* canceller_;
 };
 
+// An event that nobody listens to lets the call go on.
+template <typename Listener, typename Event>
+bool Tell(const Listener& listener, const Event& event) {
+  return !listener || listener(event);
+}
+
 }  // namespace gatehouse::client
 
 #endif  // GATEHOUSE_CLIENT_CALL_CONTEXT_H_

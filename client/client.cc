@@ -86,12 +86,6 @@ bool IsAbsent(const absl::Status& status, bool heard) {
   return absl::IsUnavailable(status) || (heard && (reason == "OTHER_REPLICA" || reason == "OPERATION_NOT_FOUND"));
 }
 
-// An event that nobody listens to lets the call go on.
-template <typename Listener, typename Event>
-bool Tell(const Listener& listener, const Event& event) {
-  return !listener || listener(event);
-}
-
 // Adds a piece of a table to a report: to its last table, or as a new one.  False where the
 // columns are others.
 bool AddPiece(v1::ReportTable piece, v1::Report& report) {

@@ -10,12 +10,6 @@
 namespace gatehouse::client {
 namespace {
 
-// An event that nobody listens to lets the call go on.
-template <typename Listener, typename Event>
-bool Told(const Listener& listener, const Event& event) {
-  return !listener || listener(event);
-}
-
 // One call.  Owns itself: OnDone, which gRPC calls last, deletes it.  Its methods run on
 // gRPC's threads, one at a time.
 class GenerationStream final : public grpc::ClientReadReactor<v1::GenerateResponse> {
@@ -69,13 +63,13 @@ class GenerationStream final : public grpc::ClientReadReactor<v1::GenerateRespon
 bool TellGeneration(const GenerationEvents& events, const v1::GenerateResponse& response) {
   switch (response.event_case()) {
     case v1::GenerateResponse::kStart:
-      return Told(events.on_start, response.start());
+      return Tell(events.on_start, response.start());
     case v1::GenerateResponse::kPrompt:
-      return Told(events.on_prompt, response.prompt());
+      return Tell(events.on_prompt, response.prompt());
     case v1::GenerateResponse::kToken:
-      return Told(events.on_token, response.token());
+      return Tell(events.on_token, response.token());
     case v1::GenerateResponse::kActivations:
-      return Told(events.on_activations, response.activations());
+      return Tell(events.on_activations, response.activations());
     default:
       return true;
   }

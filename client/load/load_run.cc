@@ -123,11 +123,8 @@ class LoadRun {
       // No model has more layers; a hostile server's number must not fill the memory.
       if (layer.layer() > 65535) continue;
       if (totals.layers.size() <= layer.layer()) totals.layers.resize(layer.layer() + 1);
-      RoutingTotals::Layer& sum = totals.layers[layer.layer()];
-      sum.full += layer.full_tokens();
-      sum.linear += layer.linear_tokens();
-      sum.ladder += layer.ladder_tokens();
-      sum.skip += layer.skip_tokens();
+      totals.layers[layer.layer()] +=
+          {layer.full_tokens(), layer.linear_tokens(), layer.ladder_tokens(), layer.skip_tokens()};
     }
     totals.decisions += routing.decisions();
     if (routing.decisions() == 0) return;
@@ -144,17 +141,6 @@ class LoadRun {
 };
 
 }  // namespace
-
-RoutingTotals::Layer RoutingTotals::Sum() const {
-  Layer sum;
-  for (const Layer& layer : layers) {
-    sum.full += layer.full;
-    sum.linear += layer.linear;
-    sum.ladder += layer.ladder;
-    sum.skip += layer.skip;
-  }
-  return sum;
-}
 
 LoadResult RunLoad(const CallPlan& plan, const LoadOptions& options) { return LoadRun(options).Run(plan); }
 

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/load/workload.h"
+#include "client/path_counts.h"
 
 namespace gatehouse::client {
 
@@ -33,15 +34,12 @@ struct CallRecord {
 
 // Token × layer decisions of all calls that succeeded.
 struct RoutingTotals {
-  struct Layer {
-    uint64_t full = 0, linear = 0, ladder = 0, skip = 0;
-    uint64_t all() const { return full + linear + ladder + skip; }
-  };
+  using Layer = PathCounts<uint64_t>;
   std::vector<Layer> layers;
   double work_saved = 0;  // share of the MLPs' multiplications, mean over the decisions
   uint64_t decisions = 0;
 
-  Layer Sum() const;
+  Layer Sum() const { return SumOf(layers); }
 };
 
 struct LoadOptions {

@@ -115,12 +115,7 @@ void ModelMetrics::Add(const ModelMetrics& other) {
   requests += other.requests;
   failed += other.failed;
   if (layers.size() < other.layers.size()) layers.resize(other.layers.size());
-  for (size_t i = 0; i < other.layers.size(); ++i) {
-    layers[i].full += other.layers[i].full;
-    layers[i].linear += other.layers[i].linear;
-    layers[i].ladder += other.layers[i].ladder;
-    layers[i].skip += other.layers[i].skip;
-  }
+  for (size_t i = 0; i < other.layers.size(); ++i) layers[i] += other.layers[i];
   first_token.Add(other.first_token);
   inter_token.Add(other.inter_token);
   request.Add(other.request);
@@ -136,27 +131,11 @@ void ModelMetrics::Subtract(const ModelMetrics& earlier) {
   generated_tokens -= earlier.generated_tokens;
   requests -= earlier.requests;
   failed -= earlier.failed;
-  for (size_t i = 0; i < std::min(layers.size(), earlier.layers.size()); ++i) {
-    layers[i].full -= earlier.layers[i].full;
-    layers[i].linear -= earlier.layers[i].linear;
-    layers[i].ladder -= earlier.layers[i].ladder;
-    layers[i].skip -= earlier.layers[i].skip;
-  }
+  for (size_t i = 0; i < std::min(layers.size(), earlier.layers.size()); ++i) layers[i] -= earlier.layers[i];
   first_token.Subtract(earlier.first_token);
   inter_token.Subtract(earlier.inter_token);
   request.Subtract(earlier.request);
   queue.Subtract(earlier.queue);
-}
-
-LayerDecisions ModelMetrics::decisions() const {
-  LayerDecisions sum;
-  for (const LayerDecisions& layer : layers) {
-    sum.full += layer.full;
-    sum.linear += layer.linear;
-    sum.ladder += layer.ladder;
-    sum.skip += layer.skip;
-  }
-  return sum;
 }
 
 ServerMetrics ServerMetrics::Of(const MetricsPage& page) {

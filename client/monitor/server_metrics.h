@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "client/monitor/http_get.h"
 #include "client/monitor/prometheus_text.h"
+#include "client/path_counts.h"
 
 namespace gatehouse::client {
 
@@ -25,10 +26,7 @@ struct MetricHistogram {
 };
 
 // Token × layer decisions.
-struct LayerDecisions {
-  double full = 0, linear = 0, ladder = 0, skip = 0;
-  double all() const { return full + linear + ladder + skip; }
-};
+using LayerDecisions = PathCounts<double>;
 
 // What a metrics page says of one model: gauges as they are, counters since the server's start.
 struct ModelMetrics {
@@ -47,7 +45,7 @@ struct ModelMetrics {
   // Leaves of the counters what came since `earlier`, a page of the same server; all of them where it has
   // been restarted since.
   void Subtract(const ModelMetrics& earlier);
-  LayerDecisions decisions() const;
+  LayerDecisions decisions() const { return SumOf(layers); }
 };
 
 // What a server's metrics page says.

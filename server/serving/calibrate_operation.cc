@@ -12,8 +12,6 @@ namespace gatehouse {
 namespace {
 
 constexpr size_t kMaxBudgets = 16;
-// Share of the progress that reading the corpus makes up.
-constexpr double kReadingShare = 0.05;
 
 absl::Status CheckBudget(const BudgetOptions& budget) {
   if (budget.budgets.size() > kMaxBudgets) {

@@ -17,6 +17,9 @@ namespace gatehouse {
 absl::StatusOr<std::vector<int32_t>> ReadCorpusTokens(const CorpusStore::Found& corpus, const Tokenizer& tokenizer,
                                                       const ProgressFn& progress, const std::atomic<bool>& cancelled);
 
+// Share of an operation's progress that reading its corpora makes up.
+inline constexpr double kReadingShare = 0.05;
+
 // Progress of a part that makes up [begin, end] of `whole`, which outlives it.
 ProgressFn PartOf(const ProgressFn& whole, double begin, double end);
 

@@ -17,9 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Share of the progress that reading the corpora makes up.
-constexpr double kCorporaShare = 0.05;
-
 // The arrays of a result, and every column of numbers in its tables as TABLE.COLUMN.
 std::vector<NpzArray> ArraysOf(const ExperimentResult& result) {
   std::vector<NpzArray> arrays;
@@ -92,7 +89,7 @@ class ExperimentWork final : public OperationWork {
     };
     GH_ASSIGN_OR_RETURN(
         ExperimentResult result,
-        model_.engine->RunExperiment(spec, corpora, place.folder, PartOf(progress, kCorporaShare, 1), cancelled));
+        model_.engine->RunExperiment(spec, corpora, place.folder, PartOf(progress, kReadingShare, 1), cancelled));
     result.report.model = model_.name;
     return Write(result, place.folder);
   }
@@ -101,7 +98,7 @@ class ExperimentWork final : public OperationWork {
   absl::StatusOr<std::vector<Corpus>> ReadCorpora(const ProgressFn& progress,
                                                   const std::atomic<bool>& cancelled) const {
     std::vector<Corpus> corpora;
-    const double share = kCorporaShare / static_cast<double>(corpora_.size());
+    const double share = kReadingShare / static_cast<double>(corpora_.size());
     for (const CorpusStore::Found& found : corpora_) {
       const double begin = share * static_cast<double>(corpora.size());
       GH_ASSIGN_OR_RETURN(

@@ -8,6 +8,7 @@
 
 #include "server/base/error_reason.h"
 #include "server/engine/intervention.h"
+#include "tests/engine/bare_calibration.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
@@ -18,11 +19,6 @@ using ::testing::_;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class PlanCalibration final : public Calibration {
- public:
-  explicit PlanCalibration(CalibrationInfo info) : Calibration(std::move(info)) {}
-};
 
 ModelInfo Model() {
   ModelInfo model;
@@ -38,7 +34,7 @@ std::shared_ptr<const Calibration> OneLayerHasAll() {
   info.layers.resize(3);
   info.layers[0].neuron_means = true;
   info.layers[0].ladder_neurons = 2;
-  return std::make_shared<PlanCalibration>(info);
+  return std::make_shared<testing::BareCalibration>(info);
 }
 
 Intervention Zero(std::vector<int> layers, std::vector<int> neurons, std::vector<int> positions = {}) {

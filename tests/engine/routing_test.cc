@@ -9,6 +9,7 @@
 
 #include "server/base/error_reason.h"
 #include "server/engine/mlp_work.h"
+#include "tests/engine/bare_calibration.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
@@ -21,11 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Rule = RoutingPolicy::Rule;
 
-class FakeCalibration final : public Calibration {
- public:
-  explicit FakeCalibration(CalibrationInfo info) : Calibration(std::move(info)) {}
-};
-
 ModelInfo FourLayers() {
   ModelInfo model;
   model.layers = 4;
@@ -36,7 +32,7 @@ std::shared_ptr<const Calibration> Gateable(std::vector<bool> layers) {
   CalibrationInfo info;
   info.sink_positions = 5;
   for (const bool gateable : layers) info.layers.emplace_back().gateable = gateable;
-  return std::make_shared<FakeCalibration>(info);
+  return std::make_shared<testing::BareCalibration>(info);
 }
 
 std::vector<Rule> RulesOf(const RoutingPolicy& policy) {
@@ -61,7 +57,7 @@ TEST(RoutingPolicy, FullNeedsNoCalibration) {
 std::shared_ptr<const Calibration> WithConsensus() {
   CalibrationInfo info;
   for (const size_t neurons : {0, 2, 3, 5}) info.layers.emplace_back().consensus.resize(neurons);
-  return std::make_shared<FakeCalibration>(info);
+  return std::make_shared<testing::BareCalibration>(info);
 }
 
 absl::StatusOr<RoutingPolicy> Quorum(int quorum, MlpPath path = MlpPath::kLinear, std::vector<int> layers = {}) {
@@ -253,7 +249,7 @@ absl::StatusOr<RoutingPolicy> CreateWithLadders(const GatingRequest& request) {
   info.layers[1].ladder_neurons = info.layers[3].ladder_neurons = 8;
   info.operating_points = {{.name = "1%", .layers = {{0.5f, 1}, {0.75f, 0.25f}, {-1, 1}, {1, -1}}},
                            {.name = "static", .layers = {{1, 1}, {1, 0.25f}, {2, 1}, {0.5f, -1}}}};
-  return RoutingPolicy::Create(request, FourLayers(), std::make_shared<FakeCalibration>(info));
+  return RoutingPolicy::Create(request, FourLayers(), std::make_shared<testing::BareCalibration>(info));
 }
 
 TEST(RoutingPolicy, LadderTakesTheLayersThatHaveOne) {

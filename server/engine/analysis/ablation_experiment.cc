@@ -31,7 +31,6 @@ namespace {
 // nothing, and what that does to each token is grouped by how many of the layer's consensus
 // neurons fire there.
 
-constexpr int64_t kAblatedRows = 256;  // of logits held at a time
 constexpr Interval kNoInterval{kNone, kNone, kNone};
 
 // What a change did to each token: [blocks, window − 1] float64.
@@ -93,8 +92,8 @@ class FullModel {
     const at::Tensor targets = split_.ids().narrow(0, first, count).narrow(1, 1, predicted).reshape({-1, 1});
     Damage damage{at::empty({count * predicted}, last.options().dtype(at::kDouble)), {}};
     damage.kl = at::empty_like(damage.cross_entropy);
-    for (int64_t row = 0; row < full.size(0); row += kAblatedRows) {
-      const int64_t n = std::min(kAblatedRows, full.size(0) - row);
+    for (int64_t row = 0; row < full.size(0); row += kPlainLogitRows) {
+      const int64_t n = std::min(kPlainLogitRows, full.size(0) - row);
       const at::Tensor log_p = PlainLogits(model_, full.narrow(0, row, n)).log_softmax(-1);
       const at::Tensor log_q = PlainLogits(model_, changed.narrow(0, row, n)).log_softmax(-1);
       damage.cross_entropy.narrow(0, row, n).copy_(-log_q.gather(-1, targets.narrow(0, row, n)).squeeze(-1));

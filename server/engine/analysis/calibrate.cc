@@ -30,7 +30,6 @@
 namespace gatehouse {
 namespace {
 
-constexpr int kNeuronShuffles = 20;
 constexpr int kMostSinkPositions = 1024;
 
 absl::Status CheckOptions(const CalibrateOptions& options) {
@@ -230,7 +229,7 @@ class Calibrator {
     found.exception = std::move(findings.exception);
     found.gateway = std::move(findings.gateway);
     const FindingCounts null =
-        ShuffledFindings(observation.firing, regimes, options_.max_consensus, kNeuronShuffles, LayerSeed(layer));
+        ShuffledFindings(observation.firing, regimes, options_.max_consensus, kNullShuffles, LayerSeed(layer));
     found.consensus_null = null.consensus;
     found.exception_null = null.exception;
     found.gateway_null = null.gateway;

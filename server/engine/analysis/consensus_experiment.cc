@@ -27,8 +27,6 @@ namespace {
 // which neurons fire by default and fall silent where a layer is most nonlinear, what their
 // level goes with on other tokens, and whether random weights look any different.
 
-constexpr int kShuffles = 20;
-
 FindingCounts CountsOf(const NeuronFindings& findings) {
   const auto size = [](const std::vector<NeuronFinding>& found) { return static_cast<double>(found.size()); };
   return {size(findings.consensus), size(findings.exception), size(findings.gateway)};
@@ -130,7 +128,7 @@ absl::Status ConsensusStudy::Study(const CorpusPlan& plan, int layer, const Spli
   ConsensusSearch search{.sinks = options.sink_positions,
                          .ridge = options.ridge,
                          .max_consensus = method_.max_consensus,
-                         .shuffles = kShuffles,
+                         .shuffles = kNullShuffles,
                          .seed = seed};
   GH_ASSIGN_OR_RETURN(const FoundConsensus found,
                       FindLayerConsensus(model, layer, splits.fit, splits.gate, search, work));
@@ -182,7 +180,7 @@ ExperimentResult ConsensusStudy::Finish(std::span<const CorpusPlan> plans) && {
   ExperimentResult result;
   DescribeProtocol(context_, plans, result.report);
   result.report.settings.emplace_back("max_consensus", StrCat(method_.max_consensus));
-  result.report.settings.emplace_back("shuffles", StrCat(kShuffles));
+  result.report.settings.emplace_back("shuffles", StrCat(kNullShuffles));
   DescribeConsensus(figures_, context_.model.config.gated_mlp, result.report);
   result.arrays = std::move(arrays_);
   return result;

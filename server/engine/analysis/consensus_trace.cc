@@ -5,7 +5,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/item.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/tensor.h>
 
 #include <limits>
@@ -19,10 +18,6 @@
 
 namespace gatehouse {
 namespace {
-
-at::Tensor NormsInDouble(const at::Tensor& rows) {
-  return at::linalg_vector_norm(rows, 2, at::IntArrayRef{-1}).to(at::kDouble);
-}
 
 at::Tensor IndicesOf(const std::vector<NeuronFinding>& findings, at::Device device) {
   std::vector<int64_t> neurons;
@@ -66,8 +61,8 @@ absl::StatusOr<ConsensusTrace> TraceConsensus(const ModelWeights& model, int lay
     const at::Tensor x = split.x().narrow(0, first, count);
     at::Tensor neurons;
     const at::Tensor y = PlainMlp(model, layer, x, &neurons);
-    norms.push_back(NormsInDouble(y));
-    residuals.push_back(NormsInDouble(y - found.fitted.surrogate.Predict(x)));
+    norms.push_back(RowNorms(y).to(at::kDouble));
+    residuals.push_back(RowNorms(y - found.fitted.surrogate.Predict(x)).to(at::kDouble));
     kept.push_back(KeptByNorm(norms.back(), sinks, found.fitted.norm_limit));
     for (size_t i = 0; i < 3; ++i) activations[i].push_back(at::index_select(neurons, 2, indices[i]));
     return absl::OkStatus();

@@ -38,6 +38,8 @@ struct FindingCounts {
 // Nothing is found where a regime has fewer than 20 tokens.
 NeuronFindings DiscoverNeurons(const at::Tensor& firing, std::span<const Regime> regimes, int max_consensus);
 
+inline constexpr int kNullShuffles = 20;  // that calibrations and experiments take
+
 // The null: the mean count of the same rules over `shuffles` shuffles of the regimes.
 FindingCounts ShuffledFindings(const at::Tensor& firing, std::span<const Regime> regimes, int max_consensus,
                                int shuffles, uint64_t seed);

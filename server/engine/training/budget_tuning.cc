@@ -19,11 +19,11 @@
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
 #include "server/engine/analysis/shuffle.h"
+#include "server/engine/training/plain_forward.h"
 
 namespace gatehouse {
 namespace {
 
-constexpr int64_t kLogitRows = 256;  // of the vocabulary's width at a time
 constexpr int kWarmUpSteps = 5;
 // λ at first, and how fast it follows the work that is missing.
 constexpr double kFirstWorkWeight = 0.3;
@@ -85,8 +85,8 @@ double Divergence(const ModelWeights& model, const at::Tensor& full, const at::T
   gradient = at::empty_like(gated);
   double sum = 0;
   const int64_t rows = gated.size(0);
-  for (int64_t first = 0; first < rows; first += kLogitRows) {
-    const int64_t count = std::min(kLogitRows, rows - first);
+  for (int64_t first = 0; first < rows; first += kPlainLogitRows) {
+    const int64_t count = std::min(kPlainLogitRows, rows - first);
     at::Tensor wanted;
     {
       const c10::NoGradGuard no_grad;

@@ -141,13 +141,12 @@ at::Tensor PlainForward(const ModelWeights& model, const at::Tensor& ids, const 
 }
 
 at::Tensor PlainCrossEntropy(const ModelWeights& model, const at::Tensor& residual, const at::Tensor& ids) {
-  constexpr int64_t kRows = 256;
   const int64_t batch = ids.size(0), predictions = ids.size(1) - 1;
   const at::Tensor rows = residual.narrow(1, 0, predictions).reshape({batch * predictions, residual.size(2)});
   const at::Tensor targets = ids.narrow(1, 1, predictions).reshape({-1, 1});
   std::vector<at::Tensor> parts;
-  for (int64_t start = 0; start < rows.size(0); start += kRows) {
-    const int64_t count = std::min(kRows, rows.size(0) - start);
+  for (int64_t start = 0; start < rows.size(0); start += kPlainLogitRows) {
+    const int64_t count = std::min(kPlainLogitRows, rows.size(0) - start);
     const at::Tensor log_probs = PlainLogits(model, rows.narrow(0, start, count)).log_softmax(-1);
     parts.push_back(-log_probs.gather(-1, targets.narrow(0, start, count)).squeeze(-1));
   }

@@ -44,6 +44,9 @@ at::Tensor PlainEmbed(const ModelWeights& model, const at::Tensor& ids);
 // MLP through `mlp` where given.
 at::Tensor PlainLayers(const ModelWeights& model, at::Tensor residual, int first, int last, const MlpFn& mlp = nullptr);
 
+// Rows whose logits, of the vocabulary's width, the methods hold at a time.
+inline constexpr int64_t kPlainLogitRows = 256;
+
 // Final norm and output projection: [..., d_model] → logits [..., vocab] float32.
 at::Tensor PlainLogits(const ModelWeights& model, const at::Tensor& residual);
 

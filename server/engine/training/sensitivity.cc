@@ -15,13 +15,11 @@
 namespace gatehouse {
 namespace {
 
-constexpr int64_t kSampledRows = 256;  // of the vocabulary's width at a time
-
 // The gradient of Σ −log p(drawn) for the final residual stream: rows [rows, d_model].
 at::Tensor DrawnGradient(const ModelWeights& model, const at::Tensor& rows, at::Generator& random) {
   at::Tensor gradient = at::empty_like(rows);
-  for (int64_t first = 0; first < rows.size(0); first += kSampledRows) {
-    const int64_t count = std::min(kSampledRows, rows.size(0) - first);
+  for (int64_t first = 0; first < rows.size(0); first += kPlainLogitRows) {
+    const int64_t count = std::min(kPlainLogitRows, rows.size(0) - first);
     const at::Tensor part = rows.narrow(0, first, count).detach().requires_grad_(true);
     const at::Tensor log_probs = PlainLogits(model, part).log_softmax(-1);
     const at::Tensor drawn = at::multinomial(log_probs.detach().exp().cpu(), 1, /*replacement=*/true, random);

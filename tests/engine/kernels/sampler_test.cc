@@ -7,25 +7,20 @@
 
 #include "server/engine/kernels/sampling_math.h"
 #include "tests/engine/kernels/kernel_sets.h"
+#include "tests/engine/kernels/sampling_params.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
 namespace {
 
 using ::gatehouse::testing::AvailableKernels;
+using ::gatehouse::testing::kNan;
 using ::gatehouse::testing::Make;
 using ::gatehouse::testing::StatusIs;
+using ::gatehouse::testing::WithTemperature;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-SamplingParams WithTemperature(float temperature) {
-  SamplingParams params;
-  params.temperature = temperature;
-  return params;
-}
 
 SamplingState State(const SamplingParams& params, int vocab) { return SamplingState::Create(params, vocab).value(); }
 

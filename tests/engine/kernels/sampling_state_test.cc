@@ -7,35 +7,31 @@
 
 #include "server/engine/kernels/sampling_math.h"
 #include "server/engine/sampling.h"
+#include "tests/engine/kernels/sampling_params.h"
 #include "tests/support/status_matchers.h"
 
 namespace gatehouse {
 namespace {
 
+using ::gatehouse::testing::kNan;
 using ::gatehouse::testing::StatusIs;
+using ::gatehouse::testing::WithTemperature;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-SamplingParams AtTemperature(float temperature) {
-  SamplingParams params;
-  params.temperature = temperature;
-  return params;
-}
-
 TEST(SamplingState, RefusesTemperaturesThatAreNegativeOrNoNumber) {  // N03
-  for (const float temperature : {-1.0F, -1e-30F, kNotANumber, kInfinity, -kInfinity}) {
-    EXPECT_THAT(SamplingState::Create(AtTemperature(temperature), 5), StatusIs(kInvalid, HasSubstr("temperature")));
+  for (const float temperature : {-1.0F, -1e-30F, kNan, kInfinity, -kInfinity}) {
+    EXPECT_THAT(SamplingState::Create(WithTemperature(temperature), 5), StatusIs(kInvalid, HasSubstr("temperature")));
   }
   for (const float temperature : {0.0F, 1e-45F, 1e-38F, 1e-5F, 1.0F, 100.0F}) {
-    EXPECT_TRUE(SamplingState::Create(AtTemperature(temperature), 5).ok()) << temperature;
+    EXPECT_TRUE(SamplingState::Create(WithTemperature(temperature), 5).ok()) << temperature;
   }
 }
 
 TEST(SamplingState, RefusesProbabilitiesOutsideTheUnitInterval) {  // N05
-  for (const float p : {-0.1F, 1.1F, kNotANumber, kInfinity}) {
+  for (const float p : {-0.1F, 1.1F, kNan, kInfinity}) {
     SamplingParams top_p;
     top_p.top_p = p;
     EXPECT_THAT(SamplingState::Create(top_p, 5), StatusIs(kInvalid, HasSubstr("top_p must be in [0, 1]")));
@@ -52,7 +48,7 @@ TEST(SamplingState, RefusesProbabilitiesOutsideTheUnitInterval) {  // N05
 }
 
 TEST(SamplingState, RefusesBadPenaltiesAndTopK) {
-  for (const float penalty : {0.0F, -1.0F, kNotANumber, kInfinity}) {
+  for (const float penalty : {0.0F, -1.0F, kNan, kInfinity}) {
     SamplingParams params;
     params.repetition_penalty = penalty;
     EXPECT_THAT(SamplingState::Create(params, 5), StatusIs(kInvalid, HasSubstr("repetition_penalty")));
@@ -68,7 +64,7 @@ TEST(SamplingState, RefusesBiasesOfUnknownIdsAndNoNumbers) {  // N08
     params.logit_bias = {{id, 1.0F}};
     EXPECT_THAT(SamplingState::Create(params, 5), StatusIs(kInvalid, HasSubstr("is not in [0, 5)"))) << id;
   }
-  for (const float bias : {kNotANumber, kInfinity}) {
+  for (const float bias : {kNan, kInfinity}) {
     SamplingParams params;
     params.logit_bias = {{2, bias}};
     EXPECT_THAT(SamplingState::Create(params, 5), StatusIs(kInvalid, HasSubstr("token id 2"))) << bias;
