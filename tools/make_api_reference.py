@@ -28,7 +28,9 @@ MESSAGE, ENUM, SERVICE, SYNTAX = 4, 5, 6, 12
 FIELD, NESTED_MESSAGE, NESTED_ENUM = 2, 3, 4
 METHOD, VALUE = 2, 2
 
-INTRODUCTION = """# API reference
+INTRODUCTION = """[← Gatehouse](../README.md)
+
+# API reference
 
 Made from [proto/gatehouse/v1](../proto/gatehouse/v1) by `tools/make_api_reference.py`: change the comments there. [The wire API](api.md) says
 what holds for all calls: streams, limits, error reasons, health.

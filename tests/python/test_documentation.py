@@ -196,6 +196,11 @@ def test_links_and_anchors_resolve(path):
     assert not broken
 
 
+@pytest.mark.parametrize("path", [path for path in PAGES if name(path).startswith(("docs/", "deploy/"))], ids=name)
+def test_a_page_leads_back_to_the_readme(path):
+    assert os.path.relpath(ROOT / "README.md", path.parent) in markdown.Page(path).links()
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_files_that_are_named_exist(path):
     words = {word for word in markdown.Page(path).code_words()
