@@ -160,6 +160,21 @@ BAD = {
     "a neuron": (lambda c: c.layers[0].about.update(gateway=[{"neuron": 10**6}]), "names neuron 1000000"),
     "a threshold": (lambda c: c.operating_points[0].linear_thresholds.__setitem__(0, 2.0), "linear_threshold is 2.0"),
     "a ladder that is not there": (lambda c: setattr(c.layers[3], "ladder", None), "layer 3, which has no ladder"),
+    "complex numbers": (lambda c: setattr(c.layers[0], "surrogate_weight", c.layers[0].surrogate_weight * 1j),
+                        "surrogate.weight has dtype complex"),
+    "text": (lambda c: setattr(c.layers[0], "surrogate_bias", "abc"), "surrogate.bias has dtype"),
+    "rows of several lengths": (lambda c: setattr(c.layers[1], "surrogate_bias", [[1], [1, 2]]),
+                                "surrogate.bias is no array"),
+    "nothing": (lambda c: setattr(c.layers[0], "gate_bias", None), "gate.bias has dtype object"),
+    "no fingerprint": (lambda c: setattr(c, "model_fingerprint", None), "model_fingerprint is None"),
+    # Where the difference of two is below zero, it is above.
+    "unsigned neurons that fall": (lambda c: setattr(c.layers[3].ladder, "neurons", np.array([5, 1], np.uint64)),
+                                   "ascending, each once"),
+    "no number of this world": (lambda c: c.layers[0].about.update(p25=10**400), "p25 is 1000"),
+    "half a character": (lambda c: c.about.update(corpus="\ud800"), "corpus is"),
+    "thresholds that are none": (lambda c: setattr(c.operating_points[0], "linear_thresholds", None), "operating_points"),
+    "an array of ladder thresholds": (lambda c: setattr(c.operating_points[0], "ladder_thresholds", np.zeros(6)),
+                                      "which has no ladder"),
     "points of one name": (lambda c: c.operating_points.append(c.operating_points[0]), "name twice"),
 }
 
@@ -180,6 +195,49 @@ def test_the_name_of_a_file_is_one_the_server_takes(gh, made, tmp_path):
     for name in ("mine", ".mine.safetensors", "mi ne.safetensors", "x" * 65 + ".safetensors"):
         with pytest.raises(gh.calibration.CalibrationError, match="must be NAME.safetensors"):
             made[0]["never"].save(tmp_path / name)
+
+
+def test_numbers_of_numpy_are_numbers(gh, tmp_path):
+    calibration = gh.calibration
+    layer = calibration.Layer(np.eye(3), np.zeros(3), about={
+        "gateable": np.bool_(True), "linear_cost": np.float32(0.5), "consensus": [{"neuron": np.int64(3)}]})
+    point = calibration.OperatingPoint("mine", np.ones(1), np.ones(1), {"budget": np.float64(0.5)})
+    made = calibration.Calibration([layer], "sha256:0", {"fit_tokens": np.int32(7)}, [point])
+    made.save(tmp_path / "mine.safetensors")
+    read = calibration.Calibration.load(tmp_path / "mine.safetensors")
+    assert read.layers[0].about == {"gateable": True, "linear_cost": 0.5, "consensus": [{"neuron": 3}]}
+    assert read.about["fit_tokens"] == 7 and read.operating_points[0].about == {"budget": 0.5}
+
+
+@pytest.mark.parametrize("x, y, ridge, message", [
+    (np.zeros((5, 3)), np.zeros((4, 3)), 0.01, r"shapes \[5, 3\] and \[4, 3\]"),
+    (np.zeros((0, 3)), np.zeros((0, 3)), 0.01, "a token or more"), (np.zeros(3), np.zeros(3), 0.01, "must both have"),
+    (np.full((5, 3), np.nan), np.zeros((5, 3)), 0.01, "not finite"), ("x", "y", 0.01, "x has dtype"),
+    (np.zeros((5, 3)), np.zeros((5, 3)), 0, "ridge is 0"), (np.zeros((5, 3)), np.zeros((5, 3)), np.nan, "ridge is nan")])
+def test_a_surrogate_of_what_cannot_be_fitted(gh, x, y, ridge, message):
+    with pytest.raises(gh.calibration.CalibrationError, match=message):
+        gh.calibration.fit_surrogate(x, y, ridge)
+
+
+@pytest.mark.parametrize("entry", [
+    {"shape": [-1, -1]}, {"shape": [1.0]}, {"shape": ["1"]}, {"shape": [True]}, {"shape": 5}, {"shape": [[1]]},
+    {"shape": [1] * 40}, {"shape": [0, 2**60], "data_offsets": [0, 0]}, {"dtype": ["F32"]}, {"dtype": "Q8"},
+    {"data_offsets": [0]}, {"data_offsets": ["0", 4]}, {"data_offsets": [0, 2**70]}, {"data_offsets": [-4, 0]}])
+def test_a_header_that_no_tensor_has(gh, tmp_path, entry):
+    path = tmp_path / "x.safetensors"
+    described = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], **entry}
+    for header in ({"layers.0.gate.bias": described}, {"__metadata__": [5], "x": described}, [described]):
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 4)
+        with pytest.raises(gh.calibration.CalibrationError):
+            gh.calibration.Calibration.load(path)
+
+
+def test_a_disk_that_is_full_leaves_nothing(gh, made, tmp_path):
+    (tmp_path / "full.safetensors.part").symlink_to("/dev/full")
+    with pytest.raises(OSError):
+        made[0]["never"].save(tmp_path / "full.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_damaged_files_are_errors(gh, made, tmp_path):
@@ -203,6 +261,11 @@ def test_damaged_files_are_errors(gh, made, tmp_path):
         refuse(message)
     safetensors.write(damaged, {**arrays, "layers.00.gate.bias": np.zeros(1)}, metadata)
     refuse("layers.00.gate.bias is not one of this format")
+    # As many layers as would not fit into memory.
+    safetensors.write(damaged, {**arrays, "layers.99999999999.gate.bias": np.zeros(1)}, metadata)
+    refuse("tensor layers.6.surrogate.weight is missing")
+    safetensors.write(damaged, arrays, {**metadata, "calibration": 5})
+    refuse("not JSON")
     for key, value, message in (("format", "x", "format is 'x'"), ("version", "2", "version is '2'"),
                                 ("calibration", "{", "not JSON"), ("calibration", '{"seed": -1}', "seed is -1")):
         safetensors.write(damaged, arrays, {**metadata, key: value})

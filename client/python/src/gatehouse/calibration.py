@@ -17,7 +17,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,7 @@ class Calibration:
             raise CalibrationError("metadata key model_fingerprint is missing")
         try:
             description = json.loads(metadata.get("calibration", "{}"))
-        except ValueError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise CalibrationError("metadata key calibration is not JSON") from error
         groups = _by_layer(tensors)
         check_description(description, len(groups))
@@ -141,30 +141,34 @@ class Calibration:
         self.check(model)
         tensors: dict[str, npt.NDArray[Any]] = {}
         for index, layer in enumerate(self.layers):
-            tensors |= {f"layers.{index}.{name}": array for name, array in _tensors(layer).items()}
+            tensors |= {f"layers.{index}.{name}": array for name, array in _tensors(index, layer).items()}
         metadata = {**_FORMAT, "model_fingerprint": self.model_fingerprint,
                     "calibration": json.dumps(self.description(), ensure_ascii=False, allow_nan=False)}
         return "sha256:" + hashlib.sha256(safetensors.write(path, tensors, metadata)).hexdigest()
 
     def description(self) -> dict[str, Any]:
         """The JSON object of the file's metadata."""
-        return {**self.about, "layers": [layer.about for layer in self.layers],
-                "operating_points": [point.description() for point in self.operating_points]}
+        described = {**self.about, "layers": [layer.about for layer in self.layers],
+                     "operating_points": [point.description() for point in self.operating_points]}
+        return cast("dict[str, Any]", _plain(described))
 
     def check(self, model: Model | None = None) -> None:
         """CalibrationError, naming the field and its bound, where the server would refuse the file; of `model`, its
         fingerprint and shapes too."""
         if not self.layers:
             raise CalibrationError("layers is empty")
+        if not (isinstance(self.model_fingerprint, str) and self.model_fingerprint.isascii() and self.model_fingerprint):
+            raise CalibrationError(f"model_fingerprint is {self.model_fingerprint!r:.80}, must be a model's fingerprint")
         try:
-            check_description(self.description(), len(self.layers))
-        except ValueError as error:
-            raise error if isinstance(error, CalibrationError) else CalibrationError(f"operating_points: {error}")
-        d_model = np.asarray(self.layers[0].surrogate_bias).size if model is None else model.d_model
+            description = self.description()
+        except (TypeError, ValueError) as error:
+            raise CalibrationError(f"operating_points: {error}") from None
+        check_description(description, len(self.layers))
+        d_model = _tensors(0, self.layers[0])["surrogate.bias"].size if model is None else model.d_model
         for index, layer in enumerate(self.layers):
             _check_layer(index, layer, d_model, None if model is None else model.d_mlp)
         for point in self.operating_points:
-            for index, threshold in enumerate(point.ladder_thresholds or ()):
+            for index, threshold in enumerate(() if point.ladder_thresholds is None else point.ladder_thresholds):
                 if threshold < 1 and self.layers[index].ladder is None:
                     raise CalibrationError(f"the operating point {point.name} has a ladder_threshold in layer {index}, "
                                            "which has no ladder")
@@ -181,7 +185,14 @@ def fit_surrogate(x: npt.ArrayLike, y: npt.ArrayLike, ridge: float = 0.01
                   ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """The ridge regression of y on x, [tokens, d_model] each, with an unpenalised bias (docs/methods.md, A.1): W and b,
     such as for a Layer.  x and y are what an MLP reads and writes: Capture("mlp_in") and Capture("mlp_out")."""
-    inputs, outputs = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    inputs, outputs = _real("x", x).astype(np.float64), _real("y", y).astype(np.float64)
+    if inputs.ndim != 2 or inputs.shape != outputs.shape or not inputs.size:
+        raise CalibrationError(f"x and y have shapes {list(inputs.shape)} and {list(outputs.shape)}, must both have "
+                               "[tokens, d_model], with a token or more")
+    if not (np.isfinite(inputs).all() and np.isfinite(outputs).all()):
+        raise CalibrationError("x or y holds a value that is not finite")
+    if not 0 < ridge < np.inf:
+        raise CalibrationError(f"ridge is {ridge}, must be above 0 and finite")
     centre, target = inputs.mean(axis=0), outputs.mean(axis=0)
     centred = inputs - centre
     gram = centred.T @ centred + ridge * np.eye(inputs.shape[1])
@@ -189,9 +200,30 @@ def fit_surrogate(x: npt.ArrayLike, y: npt.ArrayLike, ridge: float = 0.01
     return weight.astype(np.float32), (target - weight @ centre).astype(np.float32)
 
 
-def _tensors(layer: Layer) -> dict[str, npt.NDArray[Any]]:
+def _plain(value: Any) -> Any:
+    """numpy's numbers and flags as Python's, which JSON knows."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _real(field: str, values: Any) -> npt.NDArray[Any]:
+    """An array of real numbers; CalibrationError for what is none."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CalibrationError(f"{field} is no array: {error}") from None
+    if array.dtype.kind not in "fiu":
+        raise CalibrationError(f"{field} has dtype {array.dtype}, must be of real numbers")
+    return array
+
+
+def _tensors(index: int, layer: Layer) -> dict[str, npt.NDArray[Any]]:
     """A layer's tensors by the end of their names."""
-    gate = np.zeros(np.asarray(layer.surrogate_bias).shape) if layer.gate_weight is None else layer.gate_weight
+    gate = np.zeros(np.shape(_real(f"layers[{index}].{_REQUIRED[1]}", layer.surrogate_bias))) \
+        if layer.gate_weight is None else layer.gate_weight
     required = (layer.surrogate_weight, layer.surrogate_bias, gate, [layer.gate_bias])
     found: dict[str, Any] = dict(zip(_REQUIRED, required))
     if layer.ladder is not None:
@@ -199,7 +231,7 @@ def _tensors(layer: Layer) -> dict[str, npt.NDArray[Any]]:
     if layer.neuron_mean is not None:
         found[_MEAN] = layer.neuron_mean
     with np.errstate(over="ignore"):  # infinities are found later
-        arrays = {name: np.asarray(array, np.float64).astype(np.float32) for name, array in found.items()}
+        arrays = {name: _real(f"layers[{index}].{name}", array).astype(np.float32) for name, array in found.items()}
     if layer.ladder is not None:
         arrays[_LADDER[2]] = np.asarray(layer.ladder.neurons, np.int64)
     return arrays
@@ -214,7 +246,8 @@ def _by_layer(tensors: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, npt.NDA
                 suffix not in (*_REQUIRED, *_LADDER, _MEAN):
             raise CalibrationError(f"tensor {name} is not one of this format")
         groups.setdefault(int(index), {})[suffix] = array
-    found = [groups.get(layer, {}) for layer in range(max(groups, default=-1) + 1)]
+    # As many as there are: where numbers are left out, the first of them is missed below.
+    found = [groups.get(layer, {}) for layer in range(len(groups))]
     for layer, group in enumerate(found):
         for suffix in _REQUIRED + (_LADDER if set(_LADDER) & set(group) else ()):
             if suffix not in group:
@@ -232,13 +265,13 @@ def _layer(group: Mapping[str, npt.NDArray[Any]], about: dict[str, Any]) -> Laye
 
 def _check_layer(index: int, layer: Layer, d_model: int, d_mlp: int | None) -> None:
     if layer.ladder is not None:
-        neurons = np.asarray(layer.ladder.neurons)
+        neurons = _real(f"layers[{index}].ladder.neurons", layer.ladder.neurons)
         most = np.iinfo(np.int32).max if d_mlp is None else d_mlp
         if neurons.ndim != 1 or neurons.size == 0 or not np.issubdtype(neurons.dtype, np.integer) or \
-                neurons[0] < 0 or neurons[-1] >= most or np.any(np.diff(neurons) <= 0):
+                neurons[0] < 0 or neurons[-1] >= most or np.any(neurons[1:] <= neurons[:-1]):
             raise CalibrationError(f"layers[{index}].ladder.neurons must be integers in [0, {most}), ascending, each "
                                    "once")
-    for name, array in _tensors(layer).items():
+    for name, array in _tensors(index, layer).items():
         if name == _LADDER[2]:
             continue
         shape: tuple[int, ...] = (d_model, d_model) if name in ("surrogate.weight", "ladder.weight") else (d_model,)

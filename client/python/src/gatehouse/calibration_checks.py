@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _Check = Callable[[str, Any], None]
 _INT32 = 2**31 - 1
+_MOST = sys.float_info.max  # of a finite number
 
 
 class CalibrationError(ValueError):
@@ -16,22 +18,24 @@ class CalibrationError(ValueError):
 
 def _number(least: float = -math.inf, most: float = math.inf) -> _Check:
     def check(field: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or \
-                not least <= value <= most:
-            raise CalibrationError(f"{field} is {value!r}, must be a number in [{least:g}, {most:g}]")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or \
+                not max(least, -_MOST) <= value <= min(most, _MOST):
+            raise CalibrationError(f"{field} is {value!r:.80}, must be a number in [{least:g}, {most:g}]")
     return check
 
 
 def _integer(least: int, most: int) -> _Check:
     def check(field: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise CalibrationError(f"{field} is {value!r}, must be an integer in [{least}, {most}]")
+            raise CalibrationError(f"{field} is {value!r:.80}, must be an integer in [{least}, {most}]")
     return check
 
 
 def _text(most: int, least: int = 0) -> _Check:
     def check(field: str, value: Any) -> None:
-        if not isinstance(value, str) or not least <= len(value.encode()) <= most:
+        # Half of a surrogate pair is no text.
+        if not isinstance(value, str) or not least <= len(value.encode(errors="surrogatepass")) <= most or \
+                any("\ud800" <= c <= "\udfff" for c in value):
             raise CalibrationError(f"{field} is {value!r:.80}, must be a string of {least} to {most} bytes")
     return check
 

@@ -17,8 +17,8 @@ from gatehouse import folds
 from gatehouse.gating import Policy
 from gatehouse.interventions import Capture, Intervention
 from gatehouse.models import CalibrationSummary, Model, ModelSummary
-from gatehouse.requests import (DEFAULT, Record, Text, Timeout, changes, fill, gating_policy, text_input, text_inputs,
-                                token_records)
+from gatehouse.requests import (DEFAULT, Record, Text, Timeout, changes, fill, gating_policy, listed, text_input,
+                                text_inputs, token_records)
 from gatehouse.results import ConsensusResult, GenerationResult, NonlinearityResult, ScoreResult, Token
 from gatehouse.v1 import analysis_pb2, generation_pb2, models_pb2, scoring_pb2
 
@@ -83,9 +83,10 @@ def generate(model: str, prompt: Text, *, max_tokens: int | None = None, tempera
     """
     sampling = fill(generation_pb2.SamplingParameters(), "sampling.", temperature=temperature, top_k=top_k, top_p=top_p,
                     min_p=min_p, repetition_penalty=repetition_penalty,
-                    logit_bias=None if logit_bias is None else dict(logit_bias), seed=seed)
-    ends = fill(generation_pb2.StopConditions(), "stop.", strings=[stop] if isinstance(stop, str) else list(stop),
-                token_ids=list(stop_token_ids), ignore_eos=ignore_eos)
+                    logit_bias=logit_bias, seed=seed)
+    ends = fill(generation_pb2.StopConditions(), "stop.", ignore_eos=ignore_eos,
+                strings=[stop] if isinstance(stop, str) else listed("stop", stop),
+                token_ids=listed("stop_token_ids", stop_token_ids))
     request = fill(generation_pb2.GenerateRequest(), model=model, prompt=text_input(prompt, plain_text, "prompt"),
                    max_tokens=max_tokens, sampling=sampling, stop=ends, gating=gating_policy(gating),
                    records=token_records(record), record_prompt=record_prompt, top_logprobs=top_logprobs,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import numbers
+import re
 import time
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -15,6 +17,7 @@ from gatehouse.requests import Default, Timeout
 DEFAULT_SERVER = "127.0.0.1:50151"
 # A proxy sends a call that names an operation to the replica that this names.
 REPLICA_HEADER = "gatehouse-replica"
+_MOST_SECONDS = 1e9
 _REPEATABLE = ("GenerationService", "ScoringService", "AnalysisService", "ModelService")
 # All but StartOperation, which would start twice.
 _REPEATABLE_OPERATION_CALLS = ("UploadCorpus", "GetOperation", "WatchOperation", "CancelOperation", "ListOperations",
@@ -44,22 +47,34 @@ class Options:
     replica: str = ""
 
     def __post_init__(self) -> None:
-        _check("attempts", self.attempts, 1, 5)
+        _check("attempts", self.attempts, 1, 5, numbers.Integral)
         _check("keepalive", self.keepalive, 10, 1e6)
-        _check("max_message_bytes", self.max_message_bytes, 1, 1 << 30)
+        _check("max_message_bytes", self.max_message_bytes, 1, 1 << 30, numbers.Integral)
         for name in ("timeout", "stream_timeout"):
             if (value := getattr(self, name)) is not None:
-                _check(name, value, 0, 1e9)
+                _check(name, value, 0, _MOST_SECONDS)
+        metadata(self.replica)
 
 
-def _check(field: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidArgumentError(f"{field} is {value}, must be in [{least:g}, {most:g}]", reason="INVALID_FIELD",
-                                   field=field, bounds=(least, most))
+def _check(field: str, value: Any, least: float, most: float, kind: type = numbers.Real) -> None:
+    number = isinstance(value, kind) and not isinstance(value, bool)
+    if not (number and least <= value <= most):
+        whole = "a whole number " if kind is numbers.Integral else "a number " if not number else ""
+        raise InvalidArgumentError(f"{field} is {value!r:.60}, must be {whole}in [{least:g}, {most:g}]",
+                                   reason="INVALID_FIELD", field=field, bounds=(least, most))
+
+
+def _check_server(server: Any) -> None:
+    """gRPC would take the port modulo 65536."""
+    port = re.search(r":([0-9]*)$", server) if isinstance(server, str) else None
+    if not isinstance(server, str) or not server or port and not 1 <= int(port[1] or 0) <= 65535:
+        raise InvalidArgumentError(f"server is {server!r:.80}, must be HOST:PORT, with a port in [1, 65535]",
+                                   reason="INVALID_FIELD", field="server")
 
 
 def channel_arguments(server: str, options: Options) -> list[tuple[str, Any]]:
-    """gRPC's arguments for a channel."""
+    """gRPC's arguments for a channel; InvalidArgumentError for what is no server's address."""
+    _check_server(server)
     arguments: list[tuple[str, Any]] = [
         ("grpc.service_config", _service_config(options.attempts)),
         ("grpc.max_receive_message_length", options.max_message_bytes),
@@ -88,11 +103,20 @@ def _service_config(attempts: int) -> str:
 
 
 def metadata(replica: str) -> tuple[tuple[str, str], ...]:
+    if not (isinstance(replica, str) and replica.isascii() and replica.isprintable()):
+        raise InvalidArgumentError(f"replica is {replica!r:.80}, must be printable ASCII", reason="INVALID_FIELD",
+                                   field="replica")
     return ((REPLICA_HEADER, replica),) if replica else ()
 
 
 def seconds(timeout: Timeout, default: float | None) -> float | None:
-    return default if isinstance(timeout, Default) else timeout
+    """The seconds that a call has; what is below 0 has passed already."""
+    if timeout is None or isinstance(timeout, Default):
+        return None if timeout is None else default
+    if not (isinstance(timeout, numbers.Real) and timeout <= _MOST_SECONDS):
+        raise InvalidArgumentError(f"timeout is {timeout!r:.60}, must be at most {_MOST_SECONDS:g} seconds; None: no "
+                                   "deadline", reason="INVALID_FIELD", field="timeout", bounds=(None, _MOST_SECONDS))
+    return max(float(timeout), 0.0)
 
 
 class OptionValues(TypedDict, total=False):

@@ -190,6 +190,14 @@ def _repeated(entry: Any) -> bool:
 def _bounds_of(message: str) -> tuple[float | None, float | None] | None:
     for pattern in _BOUNDS:
         if found := pattern.search(message):
-            least, most = (float(text) if text else None for text in found.groups())
+            least, most = (_number(text) for text in found.groups())
             return least, most
     return None
+
+
+def _number(text: str | None) -> float | None:
+    """None for none, and for what only looks like one, such as a date."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gatehouse.enums import word
 from gatehouse.errors import InternalError
 from gatehouse.interventions import Activations
 from gatehouse.results import (Alternative, ConsensusResult, GenerationResult, NonlinearityResult, Routing, ScoreResult,
@@ -80,7 +81,7 @@ class GenerationFold:
 
     def result(self) -> GenerationResult:
         summary = _need(self._summary)
-        finish = generation_pb2.FinishReason.Name(summary.finish_reason).removeprefix("FINISH_REASON_").lower()
+        finish = word(generation_pb2.FinishReason, summary.finish_reason, "FINISH_REASON_")
         return GenerationResult(
             self._model, self.text, tuple(self._tokens), finish, summary.matched_stop, summary.prompt_tokens,
             summary.generated_tokens, summary.seed, summary.queue_seconds, summary.prefill_seconds,

@@ -82,6 +82,8 @@ class Quorum:
     calibration: str = ""
 
     def message(self) -> common_pb2.GatingPolicy:
+        if self.path not in ("linear", "skip"):
+            raise ValueError(f"path is {self.path!r}, must be one of linear, skip")
         return _Policy(mode=_Policy.MODE_QUORUM, quorum=self.quorum, layers=self.layers, calibration=self.calibration,
                        quorum_path=common_pb2.MLP_PATH_SKIP if self.path == "skip" else common_pb2.MLP_PATH_LINEAR)
 

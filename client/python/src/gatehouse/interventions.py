@@ -9,6 +9,7 @@ a list of one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gatehouse.enums import word
 from gatehouse.v1 import common_pb2, interventions_pb2
 
 Numbers = int | Sequence[int]
@@ -24,7 +26,9 @@ SITES: tuple[Site, ...] = ("residual_pre", "attention_out", "mlp_in", "neurons",
 
 
 def _list(numbers: Numbers) -> list[int]:
-    return [numbers] if isinstance(numbers, int) else [int(number) for number in numbers]
+    if isinstance(numbers, (int, np.integer)):
+        return [int(numbers)]
+    return [operator.index(number) for number in numbers]
 
 
 def _site(site: Site) -> interventions_pb2.ActivationSite:
@@ -111,6 +115,8 @@ class ForcePath:
     positions: Numbers = ()
 
     def message(self) -> interventions_pb2.Intervention:
+        if self.path not in ("full", "linear", "ladder", "skip"):
+            raise ValueError(f"path is {self.path!r}, must be one of full, linear, ladder, skip")
         return _change(self.layers, self.positions,
                        force_path=common_pb2.MlpPath.Value(f"MLP_PATH_{self.path.upper()}"))
 
@@ -125,7 +131,11 @@ class Patch:
     positions: Numbers = ()
 
     def message(self) -> interventions_pb2.Intervention:
-        values = np.asarray(self.values, np.float32).ravel()
+        given = np.asarray(self.values)
+        if given.dtype.kind not in "fiu":
+            raise TypeError(f"values are {given.dtype}, must be real numbers")
+        with np.errstate(over="ignore"):  # the server refuses infinities
+            values = given.astype(np.float32).ravel()
         return _change(self.layers, self.positions,
                        patch=interventions_pb2.Patch(site=_site(self.site), values=values.tolist()))
 
@@ -162,7 +172,7 @@ class Activations(Mapping[tuple[str, int], Activation]):
 
     def add(self, message: interventions_pb2.Activations) -> None:
         """Takes up one message of a stream."""
-        site = interventions_pb2.ActivationSite.Name(message.site).removeprefix("ACTIVATION_SITE_").lower()
+        site = word(interventions_pb2.ActivationSite, message.site, "ACTIVATION_SITE_")
         values = np.frombuffer(message.values, "<f4").reshape(len(message.positions), message.width)
         piece = Activation(np.array(message.positions, np.int64), values.astype(np.float32))
         self._pieces.setdefault((site, message.layer), []).append(piece)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatehouse import notebook
+from gatehouse.enums import word
 from gatehouse.errors import DataLossError
 from gatehouse.trace import frame
 from gatehouse.v1 import operations_pb2, reports_pb2
@@ -105,7 +106,7 @@ class ReportFold:
 
 
 def _plot(plot: reports_pb2.ReportPlot) -> Plot:
-    kind = reports_pb2.ReportPlot.Kind.Name(plot.kind).removeprefix("KIND_").lower()
+    kind = word(reports_pb2.ReportPlot.Kind, plot.kind, "KIND_")
     return Plot(kind, plot.title, plot.caption, plot.table, plot.x, plot.y, plot.low, plot.high, plot.series,
                 plot.label, plot.log_x, plot.log_y)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from gatehouse.interventions import Capture, Intervention
 from gatehouse.v1 import common_pb2
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 # A text, or the ids of its tokens.
 Text = str | Sequence[int] | npt.NDArray[np.integer[Any]]
 Record = Literal["routing", "nonlinearity", "consensus", "gate"]
@@ -47,26 +49,45 @@ def fill(message: M, prefix: str = "", /, **values: Any) -> M:
             raise InvalidArgumentError(f"{prefix}{name} is not valid text: {error.reason} at {error.start}",
                                        reason="INVALID_UTF8", field=prefix + name) from None
         except (TypeError, ValueError) as error:
-            shown = repr(value)
-            shown = shown if len(shown) <= 60 else shown[:60] + "…"
-            raise InvalidArgumentError(f"{prefix}{name} cannot be {shown}: {error}", reason="INVALID_FIELD",
-                                       field=prefix + name) from None
+            raise cannot_be(prefix + name, value, error) from None
     return message
+
+
+def cannot_be(field: str, value: object, why: object) -> InvalidArgumentError:
+    """The error of a value that a field cannot hold."""
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:60] + "…"
+    return InvalidArgumentError(f"{field} cannot be {shown}: {why}", reason="INVALID_FIELD", field=field)
+
+
+def listed(field: str, values: Iterable[T]) -> list[T]:
+    """As a list; InvalidArgumentError for what is none."""
+    try:
+        return list(values)
+    except TypeError as error:
+        raise cannot_be(field, values, error) from None
 
 
 def text_input(text: Text, plain_text: bool = False, field: str = "input") -> common_pb2.TextInput:
     """`plain_text`: what spells a special token, such as "<|endoftext|>", stays text."""
     if isinstance(text, str):
         return fill(common_pb2.TextInput(plain_text=plain_text), f"{field}.", text=text)
-    ids = fill(common_pb2.TokenIds(), f"{field}.token_ids.", ids=[int(token) for token in text])
+    if isinstance(text, (bytes, bytearray, memoryview, Mapping)):
+        raise cannot_be(field, text, "it is neither a str nor a list of token ids")
+    numbers = text.tolist() if isinstance(text, np.ndarray) and text.size else text
+    try:
+        given = [operator.index(token) for token in numbers]
+    except TypeError as error:
+        raise cannot_be(field, text, f"it is neither a str nor a list of token ids: {error}") from None
+    ids = fill(common_pb2.TokenIds(), f"{field}.token_ids.", ids=given)
     return common_pb2.TextInput(token_ids=ids, plain_text=plain_text)
 
 
 def text_inputs(texts: Text | Iterable[Text], plain_text: bool) -> list[common_pb2.TextInput]:
     """One text, or several: a list of numbers is one."""
-    if isinstance(texts, (str, np.ndarray)):
+    if isinstance(texts, (str, bytes, bytearray, np.ndarray)):
         return [text_input(texts, plain_text)]
-    given = list(texts)
+    given = listed("inputs", texts)
     if given and isinstance(given[0], (int, np.integer)):
         return [text_input(given, plain_text)]  # type: ignore[arg-type]
     return [text_input(text, plain_text, f"inputs[{i}]") for i, text in enumerate(given)]  # type: ignore[arg-type]
@@ -75,13 +96,15 @@ def text_inputs(texts: Text | Iterable[Text], plain_text: bool) -> list[common_p
 def gating_policy(policy: Policy | None) -> common_pb2.GatingPolicy | None:
     try:
         return None if policy is None else policy.message()
+    except AttributeError:
+        raise cannot_be("gating", policy, "it is none of gatehouse.gating, such as Gated(0.5)") from None
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"gating cannot be {policy!r}: {error}", reason="INVALID_FIELD",
                                    field="gating") from None
 
 
 def token_records(record: Record | Iterable[Record]) -> common_pb2.TokenRecords:
-    names = [record] if isinstance(record, str) else list(record)
+    names = [record] if isinstance(record, str) else listed("record", record)
     for name in names:
         if name not in RECORDS:
             raise InvalidArgumentError(f"record has {name!r}, must be of {', '.join(RECORDS)}", reason="INVALID_FIELD")
@@ -93,10 +116,10 @@ def changes(interventions: Iterable[Intervention], captures: Iterable[Capture]) 
     found: dict[str, Any] = {}
     for name, given in (("interventions", interventions), ("captures", captures)):
         messages = found[name] = []
-        for i, change in enumerate(given):
+        for i, change in enumerate(listed(name, given)):
             try:
                 messages.append(change.message())
-            except (TypeError, ValueError) as error:
+            except (AttributeError, TypeError, ValueError) as error:
                 raise InvalidArgumentError(f"{name}[{i}] cannot be {change!r}: {error}", reason="INVALID_FIELD",
                                            field=f"{name}[{i}]") from None
     return found

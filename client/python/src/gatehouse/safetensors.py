@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -28,23 +30,30 @@ def read(path: os.PathLike[str] | str) -> tuple[dict[str, npt.NDArray[Any]], dic
         raise FormatError(f"{path}: the header does not fit the file")
     try:
         header = json.loads(data[8:8 + length])
-        metadata = header.pop("__metadata__", {})
-        entries = {name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
-                   for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        metadata = dict(header.pop("__metadata__", {}))
+        entries = {name: _entry(entry) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{path}: the header is not that of a safetensors file") from error
     body = memoryview(data)[8 + length:]
     return {name: _array(path, name, body, *entry) for name, entry in entries.items()}, metadata
 
 
+def _entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    begin, end = entry["data_offsets"]
+    return entry["dtype"], tuple(entry["shape"]), begin, end
+
+
 def _array(path: object, name: str, body: memoryview, dtype: str, shape: tuple[int, ...], begin: int,
            end: int) -> npt.NDArray[Any]:
-    if dtype != "BF16" and dtype not in _DTYPES:
+    if not (isinstance(dtype, str) and (dtype == "BF16" or dtype in _DTYPES)):
         raise FormatError(f"{path}: tensor {name} has dtype {dtype}, which is not read here")
     kind = np.dtype("<u2" if dtype == "BF16" else _DTYPES[dtype])
-    if not 0 <= begin <= end <= len(body) or end - begin != kind.itemsize * int(np.prod(shape, dtype=np.int64)):
+    if len(shape) > 8 or not all(type(number) is int and 0 <= number < 2**31 for number in shape) or \
+            type(begin) is not int or type(end) is not int:
+        raise FormatError(f"{path}: tensor {name} has a shape or place that no array has")
+    if not 0 <= begin <= end <= len(body) or end - begin != kind.itemsize * math.prod(shape):
         raise FormatError(f"{path}: tensor {name} has {end - begin} bytes, which do not fit its shape {list(shape)}")
-    values = np.frombuffer(body[begin:end], kind).reshape(shape)
+    values = np.frombuffer(body[begin:end], kind).reshape(shape if end > begin else (0,))
     return (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
 
 
@@ -64,6 +73,10 @@ def write(path: os.PathLike[str] | str, arrays: Mapping[str, npt.NDArray[Any]], 
     text += b" " * (-len(text) % 8)
     data = b"".join([len(text).to_bytes(8, "little"), text, *pieces])
     beside = pathlib.Path(f"{os.fspath(path)}.part")
-    beside.write_bytes(data)
-    beside.replace(path)
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
     return data

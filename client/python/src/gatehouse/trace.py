@@ -128,7 +128,8 @@ class TraceBuilder:
         insights = self._insights
         arrays: dict[str, Any] = {name: _stack([getattr(insight, name) for insight in insights]) for name in _NUMBERS}
         if insights and insights[0].paths:
-            arrays["paths"] = _PATHS[np.array([insight.paths for insight in insights], np.intp)]
+            known = np.array([insight.paths for insight in insights], np.intp)
+            arrays["paths"] = _PATHS[np.where(known < len(_PATHS), known, 0)]  # a newer server's others are ""
         if insights and insights[0].consensus:
             arrays |= _consensus(insights)
         positions = np.array([insight.position for insight in insights], np.int64)
