@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -18,13 +17,14 @@ from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.client import Corpora, as_method
-from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, from_rpc
+from gatehouse.errors import DeadlineExceededError, GatehouseError, from_rpc
 from gatehouse.folds import GenerationFold
-from gatehouse.operations import Corpus, OperationState
+from gatehouse.methods import as_method
+from gatehouse.operations import Corpora, Corpus, OperationState, OperationView
 from gatehouse.report import Report
 from gatehouse.requests import DEFAULT, Timeout
 from gatehouse.results import GenerationResult, Token
+from gatehouse.streams import StreamState
 from gatehouse.uploads import UPLOAD, Upload, UploadSource, corpus_of, sources
 from gatehouse.v1 import operations_pb2
 
@@ -67,7 +67,7 @@ def _starting(build: Callable[Concatenate[str, list[str], P], Unary[OperationSta
                 as_method(build, method, "AsyncOperation"))
 
 
-class AsyncStream(Generic[Item, Result]):
+class AsyncStream(StreamState[Item, Result]):
     """An answer that comes in pieces: `async for` over it, or await its `result()`.
 
     The call runs from the start.  Leaving an `async with` block, close(), or the end of the task that waits for it
@@ -75,10 +75,7 @@ class AsyncStream(Generic[Item, Result]):
     """
 
     def __init__(self, client: AsyncClient, call: Streaming[Item, Result]) -> None:
-        self._fold = call.fold()
-        self._request = call.request
-        self._items: deque[Item] = deque()
-        self._state: str | GatehouseError = "running"
+        super().__init__(call)
         self._rpc = client.start(call)
 
     def __aiter__(self) -> Self:
@@ -86,9 +83,7 @@ class AsyncStream(Generic[Item, Result]):
 
     async def __anext__(self) -> Item:
         while not self._items:
-            if isinstance(self._state, GatehouseError):
-                raise self._state
-            if self._state != "running":
+            if self._has_ended():
                 raise StopAsyncIteration
             await self._advance()
         return self._items.popleft()
@@ -102,8 +97,7 @@ class AsyncStream(Generic[Item, Result]):
             self.close()
             raise
         except grpc.aio.AioRpcError as error:
-            self._state = from_rpc(error, self._request)
-            raise self._state from None
+            raise self._failed(error) from None
         if response is grpc.aio.EOF:
             self._state = "ended"
         else:
@@ -113,16 +107,7 @@ class AsyncStream(Generic[Item, Result]):
         """Waits for the rest; the whole answer.  CancelledError where it was closed before its end."""
         async for _ in self:
             pass
-        if self._state == "closed":
-            raise CancelledError("the stream was closed before its end")
-        return self._fold.result()
-
-    def close(self) -> None:
-        """Cancels what is left of the call."""
-        if self._state == "running":
-            self._state = "closed"
-            self._items.clear()
-            self._rpc.cancel()
+        return self._whole()
 
     async def __aenter__(self) -> Self:
         return self
@@ -215,22 +200,14 @@ class AsyncClient:
         """An operation by its name, "operations/REPLICA/ID"; its ID alone will do where it is in the list."""
         if "/" in name:
             return AsyncOperation(self, await self.run(ops.get(name, timeout)))
-        for found in await self.operations(timeout=timeout):
-            if found.name.rsplit("/", 1)[1] == name:
-                return found
-        raise NotFoundError(f"there is no operation {name}", reason="OPERATION_NOT_FOUND")
+        return ops.with_id(await self.operations(timeout=timeout), name)
 
     async def operations(self, limit: int | None = None, *, timeout: Timeout = DEFAULT) -> list[AsyncOperation]:
         """Newest first, at most `limit`."""
-        found: list[OperationState] = []
-        token = ""
-        while limit is None or len(found) < limit:
-            size = ops.PAGE if limit is None else min(limit - len(found), ops.PAGE)
-            states, token = await self.run(ops.page(size, token, timeout))
-            found += states
-            if not token:
-                break
-        return [AsyncOperation(self, state) for state in found]
+        listing = ops.Listing(limit, timeout)
+        while call := listing.next_page():
+            listing.add(await self.run(call))
+        return [AsyncOperation(self, state) for state in listing.states]
 
     async def upload_corpora(self, corpora: Corpora) -> tuple[list[str], str]:
         """The names of texts, of which files are uploaded, and the replica that has them: the first one's."""
@@ -271,28 +248,12 @@ async def _failure(call: Any) -> Any:
                                 await call.details())
 
 
-class AsyncOperation:
+class AsyncOperation(OperationView):
     """A calibration or an experiment at the server; see `Operation`."""
 
     def __init__(self, client: AsyncClient, info: OperationState) -> None:
+        super().__init__(info)
         self._client = client
-        self.info = info  # as last heard of
-
-    @property
-    def name(self) -> str:
-        return self.info.name
-
-    @property
-    def state(self) -> str:
-        """As last heard of; refresh() asks the server."""
-        return self.info.state
-
-    @property
-    def done(self) -> bool:
-        return self.info.done
-
-    def __repr__(self) -> str:
-        return f"<AsyncOperation {self.info}>"
 
     async def refresh(self, *, timeout: Timeout = DEFAULT) -> OperationState:
         """Asks for its state."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import grpc
 import numpy.typing as npt
@@ -20,33 +17,20 @@ from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, NotFoundError, from_rpc
+from gatehouse.errors import DeadlineExceededError, GatehouseError, from_rpc
 from gatehouse.folds import GenerationFold
-from gatehouse.operations import Corpus, CorpusSource, OperationState
+from gatehouse.methods import as_method
+from gatehouse.operations import Corpora, Corpus, OperationState, OperationView
 from gatehouse.report import Report
 from gatehouse.requests import DEFAULT, Timeout
 from gatehouse.results import GenerationResult, Token
+from gatehouse.streams import StreamState
 from gatehouse.uploads import UPLOAD, Upload, UploadSource, corpus_of, sources
 from gatehouse.v1 import operations_pb2
 
 P = ParamSpec("P")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Corpora = CorpusSource | list[CorpusSource] | tuple[CorpusSource, ...]
-
-
-def as_method(build: Callable[..., Any], method: Callable[..., Any], returns: str = "") -> Any:
-    """`method` with the name, text and parameters of the call that `build` describes; it returns the call's result
-    where not told otherwise."""
-    functools.update_wrapper(method, build)
-    signature = inspect.signature(build)
-    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    parameters = [parameter.replace(annotation="Corpora") if parameter.name == "corpora" else parameter
-                  for parameter in signature.parameters.values()]
-    result = str(signature.return_annotation).removesuffix("]").split(", ")[-1].removeprefix("Unary[")
-    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[this, *parameters], return_annotation=returns or result)
-    return method
 
 
 def _unary(build: Callable[P, Unary[Result]]) -> Callable[Concatenate[Client, P], Result]:
@@ -77,7 +61,7 @@ def _starting(build: Callable[Concatenate[str, list[str], P], Unary[OperationSta
     return cast("Callable[Concatenate[Client, str, Corpora, P], Operation]", as_method(build, method, "Operation"))
 
 
-class Stream(Generic[Item, Result]):
+class Stream(StreamState[Item, Result]):
     """An answer that comes in pieces: iterate over it, or take its `result()`.
 
     The call runs from the start.  Leaving a `with` block, close(), or dropping the last reference cancels what is left
@@ -85,10 +69,7 @@ class Stream(Generic[Item, Result]):
     """
 
     def __init__(self, client: Client, call: Streaming[Item, Result]) -> None:
-        self._fold = call.fold()
-        self._request = call.request
-        self._items: deque[Item] = deque()
-        self._state: str | GatehouseError = "running"
+        super().__init__(call)
         self._rpc = client.start(call)
 
     def __iter__(self) -> Self:
@@ -96,33 +77,21 @@ class Stream(Generic[Item, Result]):
 
     def __next__(self) -> Item:
         while not self._items:
-            if isinstance(self._state, GatehouseError):
-                raise self._state
-            if self._state != "running":
+            if self._has_ended():
                 raise StopIteration
             try:
                 self._items.extend(self._fold.add(next(self._rpc)))
             except StopIteration:
                 self._state = "ended"
             except grpc.RpcError as error:
-                self._state = from_rpc(error, self._request)
-                raise self._state from None
+                raise self._failed(error) from None
         return self._items.popleft()
 
     def result(self) -> Result:
         """Waits for the rest; the whole answer.  CancelledError where it was closed before its end."""
         for _ in self:
             pass
-        if self._state == "closed":
-            raise CancelledError("the stream was closed before its end")
-        return self._fold.result()
-
-    def close(self) -> None:
-        """Cancels what is left of the call."""
-        if self._state == "running":
-            self._state = "closed"
-            self._items.clear()
-            self._rpc.cancel()
+        return self._whole()
 
     def __enter__(self) -> Self:
         return self
@@ -237,22 +206,14 @@ class Client:
         """An operation by its name, "operations/REPLICA/ID"; its ID alone will do where it is in the list."""
         if "/" in name:
             return Operation(self, self.run(ops.get(name, timeout)))
-        for found in self.operations(timeout=timeout):
-            if found.name.rsplit("/", 1)[1] == name:
-                return found
-        raise NotFoundError(f"there is no operation {name}", reason="OPERATION_NOT_FOUND")
+        return ops.with_id(self.operations(timeout=timeout), name)
 
     def operations(self, limit: int | None = None, *, timeout: Timeout = DEFAULT) -> list[Operation]:
         """Newest first, at most `limit`."""
-        found: list[OperationState] = []
-        token = ""
-        while limit is None or len(found) < limit:
-            size = ops.PAGE if limit is None else min(limit - len(found), ops.PAGE)
-            states, token = self.run(ops.page(size, token, timeout))
-            found += states
-            if not token:
-                break
-        return [Operation(self, state) for state in found]
+        listing = ops.Listing(limit, timeout)
+        while call := listing.next_page():
+            listing.add(self.run(call))
+        return [Operation(self, state) for state in listing.states]
 
     def upload_corpora(self, corpora: Corpora) -> tuple[list[str], str]:
         """The names of texts, of which files are uploaded, and the replica that has them: the first one's."""
@@ -287,28 +248,12 @@ class Client:
                       metadata=metadata(call.replica or self.options.replica))
 
 
-class Operation:
+class Operation(OperationView):
     """A calibration or an experiment at the server.  It goes on when this object, or its client, is gone."""
 
     def __init__(self, client: Client, info: OperationState) -> None:
+        super().__init__(info)
         self._client = client
-        self.info = info  # as last heard of
-
-    @property
-    def name(self) -> str:
-        return self.info.name
-
-    @property
-    def state(self) -> str:
-        """As last heard of; refresh() asks the server."""
-        return self.info.state
-
-    @property
-    def done(self) -> bool:
-        return self.info.done
-
-    def __repr__(self) -> str:
-        return f"<Operation {self.info}>"
 
     def refresh(self, *, timeout: Timeout = DEFAULT) -> OperationState:
         """Asks for its state."""

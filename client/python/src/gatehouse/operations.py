@@ -6,14 +6,15 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 import numpy.typing as npt
 
 from gatehouse.calls import Streaming, Unary
-from gatehouse.errors import GatehouseError, InvalidArgumentError, OperationError, UnavailableError
+from gatehouse.errors import (GatehouseError, InvalidArgumentError, NotFoundError, OperationError,
+                              UnavailableError)
 from gatehouse.experiments import Method, experiment_spec
 from gatehouse.report import Report, ReportFold
 from gatehouse.requests import DEFAULT, Timeout, fill
@@ -21,7 +22,7 @@ from gatehouse.v1 import operations_pb2
 
 # Pauses before a broken watch is taken up again, seconds: it goes on through a short absence of the server.
 RECONNECT = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-PAGE = 1000
+_PAGE = 1000
 _SERVICE = "gatehouse.v1.OperationService"
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -38,6 +39,7 @@ class Corpus:
 
 # A text for an operation: one uploaded before, its name, or a file, which is uploaded.
 CorpusSource = Corpus | str | os.PathLike[str]
+Corpora = CorpusSource | list[CorpusSource] | tuple[CorpusSource, ...]
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,40 @@ class OperationState:
         if self.state != "succeeded":
             raise OperationError(f"{self.name} {self.state}" + (f": {self.error}" if self.error else ""),
                                  code=self.error_code or self.state.upper(), operation=self.name, state=self.state)
+
+
+class OperationView:
+    """An operation as it was last heard of: what `Operation` and `AsyncOperation` have in common."""
+
+    def __init__(self, info: OperationState) -> None:
+        self.info = info
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def state(self) -> str:
+        """As last heard of; refresh() asks the server."""
+        return self.info.state
+
+    @property
+    def done(self) -> bool:
+        return self.info.done
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.info}>"
+
+
+View = TypeVar("View", bound=OperationView)
+
+
+def with_id(operations: Iterable[View], identifier: str) -> View:
+    """The first of them with that ID, the last part of its name; NotFoundError where there is none."""
+    for found in operations:
+        if found.name.rsplit("/", 1)[1] == identifier:
+            return found
+    raise NotFoundError(f"there is no operation {identifier}", reason="OPERATION_NOT_FOUND")
 
 
 def replica_of(name: str) -> str:
@@ -169,12 +205,32 @@ def cancel(name: str, timeout: Timeout) -> Unary[OperationState]:
                  timeout, replica_of(name))
 
 
-def page(size: int, token: str, timeout: Timeout) -> Unary[tuple[list[OperationState], str]]:
-    """Some operations, newest first, and the next page's token, empty at the end."""
-    request = fill(operations_pb2.ListOperationsRequest(), page_size=size, page_token=token)
-    return Unary(f"{_SERVICE}/ListOperations", request, operations_pb2.ListOperationsResponse,
-                 lambda response: ([OperationState.of(entry) for entry in response.operations],
-                                   response.next_page_token), timeout)
+Page = tuple[list[OperationState], str]  # newest first, and the next page's token, empty at the end
+
+
+class Listing:
+    """The operations, newest first, at most `limit`, page by page."""
+
+    def __init__(self, limit: int | None, timeout: Timeout) -> None:
+        self.states: list[OperationState] = []
+        self._limit = limit
+        self._timeout = timeout
+        self._token: str | None = ""
+
+    def next_page(self) -> Unary[Page] | None:
+        """The call for the next page, whose answer add() takes; None once there are enough."""
+        left = _PAGE if self._limit is None else min(self._limit - len(self.states), _PAGE)
+        if left <= 0 or self._token is None:
+            return None
+        request = fill(operations_pb2.ListOperationsRequest(), page_size=left, page_token=self._token)
+        return Unary(f"{_SERVICE}/ListOperations", request, operations_pb2.ListOperationsResponse,
+                     lambda response: ([OperationState.of(entry) for entry in response.operations],
+                                       response.next_page_token), self._timeout)
+
+    def add(self, page: Page) -> None:
+        states, token = page
+        self.states += states
+        self._token = token or None
 
 
 class _WatchFold:

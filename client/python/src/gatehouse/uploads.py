@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from gatehouse.errors import InvalidArgumentError
-from gatehouse.operations import Corpus, CorpusSource
+from gatehouse.operations import Corpora, Corpus, CorpusSource
 from gatehouse.requests import fill
 from gatehouse.v1 import operations_pb2
 
@@ -67,5 +67,5 @@ def corpus_of(response: operations_pb2.UploadCorpusResponse) -> Corpus:
     return Corpus(response.corpus, response.size_bytes, response.replica)
 
 
-def sources(corpora: CorpusSource | list[CorpusSource] | tuple[CorpusSource, ...]) -> list[CorpusSource]:
+def sources(corpora: Corpora) -> list[CorpusSource]:
     return list(corpora) if isinstance(corpora, (list, tuple)) else [corpora]
