@@ -117,3 +117,35 @@ def test_uploads_name_the_text_by_its_digest(gh, server, client):
     corpus = run(gh, server, body)
     assert corpus == client.upload("ein Text – naïve".encode() * 40_000)
     assert corpus.name.startswith("corpora/") and corpus.size_bytes == 40_000 * len("ein Text – naïve".encode())
+
+
+def test_a_client_that_is_closed_ends_its_calls_and_not_the_tasks_that_wait(gh, server):
+    async def run():
+        client = gh.AsyncClient(server.address)
+        stream = client.generate(MODEL, "The captain", max_tokens=500)
+        await stream.__anext__()
+        waiting = [asyncio.ensure_future(stream.result()), asyncio.ensure_future(client.score(MODEL, TEXT * 200))]
+        await asyncio.sleep(0.02)
+        await client.close()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == 2 * [gh.errors.CancelledError], results
+        for call in (client.models, lambda: client.upload(b"x"), lambda: client.wait_until_ready(5)):
+            with pytest.raises(gh.errors.FailedPreconditionError, match="the client is closed"):
+                await call()
+
+    asyncio.run(run())
+
+
+def test_a_task_that_is_cancelled_is_told_so(gh, server):
+    async def run():
+        async with gh.AsyncClient(server.address) as client:
+            task = asyncio.ensure_future(client.generate(MODEL, "The captain", max_tokens=500).result())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.generate(MODEL, "The captain", max_tokens=500).result()
+
+    asyncio.run(run())

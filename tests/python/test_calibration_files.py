@@ -172,7 +172,8 @@ BAD = {
                                    "ascending, each once"),
     "no number of this world": (lambda c: c.layers[0].about.update(p25=10**400), "p25 is 1000"),
     "half a character": (lambda c: c.about.update(corpus="\ud800"), "corpus is"),
-    "thresholds that are none": (lambda c: setattr(c.operating_points[0], "linear_thresholds", None), "operating_points"),
+    "thresholds that are none": (lambda c: setattr(c.operating_points[0], "linear_thresholds", None),
+                                 "operating_points"),
     "an array of ladder thresholds": (lambda c: setattr(c.operating_points[0], "ladder_thresholds", np.zeros(6)),
                                       "which has no ladder"),
     "points of one name": (lambda c: c.operating_points.append(c.operating_points[0]), "name twice"),
@@ -213,7 +214,8 @@ def test_numbers_of_numpy_are_numbers(gh, tmp_path):
     (np.zeros((5, 3)), np.zeros((4, 3)), 0.01, r"shapes \[5, 3\] and \[4, 3\]"),
     (np.zeros((0, 3)), np.zeros((0, 3)), 0.01, "a token or more"), (np.zeros(3), np.zeros(3), 0.01, "must both have"),
     (np.full((5, 3), np.nan), np.zeros((5, 3)), 0.01, "not finite"), ("x", "y", 0.01, "x has dtype"),
-    (np.zeros((5, 3)), np.zeros((5, 3)), 0, "ridge is 0"), (np.zeros((5, 3)), np.zeros((5, 3)), np.nan, "ridge is nan")])
+    (np.zeros((5, 3)), np.zeros((5, 3)), 0, "ridge is 0"),
+    (np.zeros((5, 3)), np.zeros((5, 3)), np.nan, "ridge is nan")])
 def test_a_surrogate_of_what_cannot_be_fitted(gh, x, y, ridge, message):
     with pytest.raises(gh.calibration.CalibrationError, match=message):
         gh.calibration.fit_surrogate(x, y, ridge)

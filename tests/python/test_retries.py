@@ -17,6 +17,7 @@ class Script:
         self.calls = []  # (method, metadata, seconds left)
         self.fail = {}
         self.after = 0
+        self.cut = 0  # so many streams end as a proxy ends those of a server that died
         self.answers = {}
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
         self.server.add_generic_rpc_handlers([self])
@@ -32,12 +33,16 @@ class Script:
             failing = self.fail.get(method, 0) > 0
             if failing:
                 self.fail[method] -= 1
+            cut = method in ("Generate", "WatchOperation") and self.cut > 0
+            self.cut -= cut
             for i, answer in enumerate(self.answers.get(method, [])):
-                if failing and i == self.after:
+                if failing and i == self.after or cut and i == 1:
                     break
                 yield answer.SerializeToString()
             if failing:
                 context.abort(self.grpc.StatusCode.UNAVAILABLE, "on purpose")
+            if cut:
+                context.abort(self.grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2")
 
         def unary(request, context):
             return b"".join(stream(request, context))
@@ -202,3 +207,13 @@ def test_what_a_proxy_puts_into_the_error_details_does_no_harm(gh):
     error = gh.errors.from_rpc(Failed(), generation_pb2.GenerateRequest())
     assert (error.reason, error.field, error.bounds) == ("", "sampling.temperature", (0, 1))
     assert gh.errors.from_rpc(Failed(), None).field is None
+
+
+def test_a_stream_that_a_proxy_cuts_means_that_its_server_is_away(gh, script):
+    script.cut = 1
+    with gh.connect(script.address) as client:
+        with pytest.raises(gh.errors.UnavailableError, match="went away within its answer"):
+            client.generate(MODEL, "x").result()
+        script.cut = 1
+        assert client.operation("operations/there/1").wait().state == "succeeded"
+    assert script.times("WatchOperation") == 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -17,7 +18,7 @@ from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import DeadlineExceededError, GatehouseError, from_rpc
+from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, closed, from_rpc
 from gatehouse.folds import GenerationFold
 from gatehouse.methods import as_method
 from gatehouse.operations import Corpora, Corpus, OperationState, OperationView
@@ -95,7 +96,8 @@ class AsyncStream(StreamState[Item, Result]):
             if self._state == "closed":  # by close(), not by the end of this task
                 return
             self.close()
-            raise
+            with _told_of_closing():
+                raise
         except grpc.aio.AioRpcError as error:
             raise self._failed(error) from None
         if response is grpc.aio.EOF:
@@ -139,6 +141,7 @@ class AsyncClient:
 
     def __init__(self, server: str = DEFAULT_SERVER, options: Options | None = None) -> None:
         self.options = options or Options()
+        self._closed = False
         arguments = channel_arguments(server, self.options)
         if self.options.credentials is None:
             self._channel = grpc.aio.insecure_channel(server, arguments)
@@ -147,7 +150,14 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends the connection and every call on it."""
+        self._closed = True
         await self._channel.close()
+
+    def _open(self) -> Any:
+        """The channel; FailedPreconditionError once it is closed."""
+        if self._closed:
+            raise closed()
+        return self._channel
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,7 +169,7 @@ class AsyncClient:
     async def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Waits for a connection; DeadlineExceededError where there is none in time."""
         try:
-            await asyncio.wait_for(self._channel.channel_ready(), timeout)
+            await asyncio.wait_for(self._open().channel_ready(), seconds(timeout, None))
         except asyncio.TimeoutError:
             raise DeadlineExceededError(f"no server answered within {timeout:g} s") from None
 
@@ -180,15 +190,16 @@ class AsyncClient:
 
         name: for reports.  replica: that a proxy is to send it to, such as the one that has an earlier Corpus.
         """
-        call = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
+        call = self._open().stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
                                           operations_pb2.UploadCorpusResponse.FromString)(
             timeout=seconds(timeout, self.options.stream_timeout),
             metadata=metadata(replica or self.options.replica))
         try:
-            for message in Upload(source, name).messages():
-                await call.write(message)
-            await call.done_writing()
-            return corpus_of(await call)
+            with _told_of_closing():
+                for message in Upload(source, name).messages():
+                    await call.write(message)
+                await call.done_writing()
+                return corpus_of(await call)
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, None) from None
         except asyncio.InvalidStateError:  # the server has ended the call, and says why
@@ -221,11 +232,12 @@ class AsyncClient:
 
     async def run(self, call: Unary[Result]) -> Result:
         """Runs a call with one answer."""
-        method = self._channel.unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
+        method = self._open().unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
                                            call.response.FromString)
         try:
-            response = await method(call.request, timeout=seconds(call.timeout, self.options.timeout),
-                                    metadata=metadata(call.replica or self.options.replica))
+            with _told_of_closing():
+                response = await method(call.request, timeout=seconds(call.timeout, self.options.timeout),
+                                        metadata=metadata(call.replica or self.options.replica))
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, call.request) from None
         return call.parse(response)
@@ -236,10 +248,23 @@ class AsyncClient:
 
     def start(self, call: Streaming[Any, Any]) -> Any:
         """gRPC's own handle of a call."""
-        method = self._channel.unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
+        method = self._open().unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
                                             call.response.FromString)
         return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
                       metadata=metadata(call.replica or self.options.replica))
+
+
+@contextlib.contextmanager
+def _told_of_closing() -> Iterator[None]:
+    """CancelledError where the client was closed during a call, which gRPC tells as if the task that waits for it had
+    been cancelled."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise CancelledError("the client was closed during the call") from None
 
 
 async def _failure(call: Any) -> Any:

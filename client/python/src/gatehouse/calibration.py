@@ -157,8 +157,9 @@ class Calibration:
         fingerprint and shapes too."""
         if not self.layers:
             raise CalibrationError("layers is empty")
-        if not (isinstance(self.model_fingerprint, str) and self.model_fingerprint.isascii() and self.model_fingerprint):
-            raise CalibrationError(f"model_fingerprint is {self.model_fingerprint!r:.80}, must be a model's fingerprint")
+        fingerprint = self.model_fingerprint
+        if not (isinstance(fingerprint, str) and fingerprint.isascii() and fingerprint):
+            raise CalibrationError(f"model_fingerprint is {fingerprint!r:.80}, must be a model's fingerprint")
         try:
             description = self.description()
         except (TypeError, ValueError) as error:

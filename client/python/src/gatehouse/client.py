@@ -17,7 +17,7 @@ from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
 from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import DeadlineExceededError, GatehouseError, from_rpc
+from gatehouse.errors import DeadlineExceededError, GatehouseError, closed, from_rpc
 from gatehouse.folds import GenerationFold
 from gatehouse.methods import as_method
 from gatehouse.operations import Corpora, Corpus, OperationState, OperationView
@@ -134,6 +134,7 @@ class Client:
 
     def __init__(self, server: str = DEFAULT_SERVER, options: Options | None = None) -> None:
         self.options = options or Options()
+        self._closed = False
         arguments = channel_arguments(server, self.options)
         if self.options.credentials is None:
             self._channel = grpc.insecure_channel(server, arguments)
@@ -142,7 +143,14 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection and every call on it."""
+        self._closed = True
         self._channel.close()
+
+    def _open(self) -> Any:
+        """The channel; FailedPreconditionError once it is closed."""
+        if self._closed:
+            raise closed()
+        return self._channel
 
     def __enter__(self) -> Self:
         return self
@@ -153,9 +161,10 @@ class Client:
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Waits for a connection; DeadlineExceededError where there is none in time."""
-        ready = grpc.channel_ready_future(self._channel)
+        left = seconds(timeout, None)
+        ready = grpc.channel_ready_future(self._open())
         try:
-            ready.result(timeout)
+            ready.result(left)
         except grpc.FutureTimeoutError:
             raise DeadlineExceededError(f"no server answered within {timeout:g} s") from None
         finally:
@@ -190,7 +199,7 @@ class Client:
                 begun.wait()
                 call.cancel()
 
-        method = self._channel.stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
+        method = self._open().stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
                                             operations_pb2.UploadCorpusResponse.FromString)
         call = method.future(messages(), timeout=seconds(timeout, self.options.stream_timeout),
                              metadata=metadata(replica or self.options.replica))
@@ -227,7 +236,7 @@ class Client:
 
     def run(self, call: Unary[Result]) -> Result:
         """Runs a call with one answer."""
-        method = self._channel.unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
+        method = self._open().unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
                                            call.response.FromString)
         try:
             response = method(call.request, timeout=seconds(call.timeout, self.options.timeout),
@@ -242,7 +251,7 @@ class Client:
 
     def start(self, call: Streaming[Any, Any]) -> Any:
         """gRPC's own handle of a call."""
-        method = self._channel.unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
+        method = self._open().unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
                                             call.response.FromString)
         return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
                       metadata=metadata(call.replica or self.options.replica))

@@ -131,6 +131,11 @@ _BY_CODE: dict[str, type[GatehouseError]] = {kind.code: kind for kind in (
     UnavailableError, DeadlineExceededError, CancelledError, InternalError, DataLossError, UnimplementedError)}
 
 
+def closed() -> FailedPreconditionError:
+    """Of a call on a client that was closed before."""
+    return FailedPreconditionError("the client is closed")
+
+
 def from_code(code: str, message: str, **details: Any) -> GatehouseError:
     """The exception of a gRPC code's name."""
     return _BY_CODE.get(code, GatehouseError)(message, code=code, **details)
@@ -140,8 +145,12 @@ def from_rpc(error: Any, request: Message | None) -> GatehouseError:
     """The exception of a failed gRPC call; `request` is what it was asked, whose fields the message may name."""
     status = error.code() or grpc.StatusCode.UNKNOWN
     message = error.details() or status.name
+    reason = _reason_of(error)
+    if status is grpc.StatusCode.INTERNAL and not reason and "RST_STREAM" in message:
+        # A proxy ends so what a replica had begun to answer when it died.
+        status, message = grpc.StatusCode.UNAVAILABLE, f"the server went away within its answer: {message}"
     field = _field_of(message, request) if status is grpc.StatusCode.INVALID_ARGUMENT else None
-    return from_code(status.name, message, reason=_reason_of(error), field=field,
+    return from_code(status.name, message, reason=reason, field=field,
                      bounds=_bounds_of(message) if field else None)
 
 
