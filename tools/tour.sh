@@ -40,7 +40,7 @@ step() {
 # perplexity POLICY...: of the held-out sentence under a policy.
 perplexity() {
   gatehouse score --model novella-gpt2-7m --text "$text" --json "$@" |
-    "$python" -c 'import json, sys; s = json.load(sys.stdin); print("perplexity %6.2f   linear share of MLP work %3.0f %%" % (s["perplexity"], 100 * s["routing"]["linear_fraction"]))'
+    "$python" -c 'import json, sys; s = json.load(sys.stdin); r = s["routing"]; print("perplexity %6.2f   %3.0f %% of decisions linear, %3.0f %% of the MLP work saved" % (s["perplexity"], 100 * r["linear_fraction"], 100 * r["mlp_work_saved"]))'
 }
 
 linear_counters() {
