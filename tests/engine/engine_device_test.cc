@@ -184,7 +184,7 @@ std::vector<int32_t> SomeText(const Engine& engine, int count) {
   return ids;
 }
 
-TEST(EngineDevice, ScoresTheSameAfterAnythingElseRan) {  // N13
+TEST(EngineDevice, ScoresTheSameAfterAnythingElseRan) {
   const std::unique_ptr<Engine> engine = Load(Source() / "tests/data/models/gpt2");
   ASSERT_NE(engine, nullptr);
   const std::vector<int32_t> text = SomeText(*engine, 40);
@@ -202,7 +202,7 @@ TEST(EngineDevice, ScoresTheSameAfterAnythingElseRan) {  // N13
   EXPECT_LE(Largest(warm, std::vector<float>(cold.begin() + 20, cold.end())), 1e-5);
 }
 
-TEST(EngineDevice, RepeatsASeededTextAndDiffersForAnotherSeed) {  // N12
+TEST(EngineDevice, RepeatsASeededTextAndDiffersForAnotherSeed) {
   const std::unique_ptr<Engine> engine = Load(Source() / "tests/data/models/neox");
   ASSERT_NE(engine, nullptr);
   const std::vector<int32_t> prompt = SomeText(*engine, 5);

@@ -170,7 +170,7 @@ TEST_F(RpcTest, ANanOfTheModelIsInternalAndNamesNoText) {
   EXPECT_TRUE(Generate(Prompt("abc", 1)).status.ok());
 }
 
-// Fault case G02: the client would see RESOURCE_EXHAUSTED, "received initial metadata size
+// Else the client would see RESOURCE_EXHAUSTED, "received initial metadata size
 // exceeds limit".
 TEST_F(RpcTest, ALongNameDoesNotMakeALongErrorMessage) {
   StartServer();

@@ -203,7 +203,6 @@ TEST_F(RpcTest, NothingIsSentBeforeACallIsAdmitted) {
   EXPECT_TRUE(first->Finish().ok());
 }
 
-// Fault cases G04 and G06.
 TEST_F(RpcTest, ACallWhoseDeadlinePassesInTheQueueIsNeverRun) {
   scheduler_options_.max_running = 1;
   StartServer();

@@ -68,7 +68,6 @@ TEST_F(OtherRpcTest, AScoreHasEveryTokenAndTheFirstWithoutALogprob) {
   EXPECT_EQ(scored.summary.scored_tokens(), 4);
 }
 
-// Fault case P02.
 TEST_F(OtherRpcTest, OneTokenHasNoPerplexity) {
   StartServer();
   v1::ScoreRequest request;

@@ -46,7 +46,7 @@ class OverloadTest : public RpcTest {
   }
 };
 
-// Fault case G09: some megabytes lie in the transport, one in the outbox, and then the
+// Some megabytes lie in the transport, one in the outbox, and then the
 // call pauses.
 TEST_F(OverloadTest, ASlowReaderPausesItsCallAndMissesNothing) {
   UseLongContext();
@@ -83,7 +83,6 @@ TEST_F(OverloadTest, CancellingAPausedCallFreesIt) {
   WaitUntil([&] { return engine_->open_sequences() == 0 && server_->calls_in_work() == 0; }, "the call is over");
 }
 
-// Fault case G12.
 TEST_F(OverloadTest, AStormOfCancelledCallsStaysWithinTheLimits) {
   rpc_options_.max_calls = 64;
   rpc_options_.max_concurrent_streams = 32;
@@ -129,7 +128,7 @@ TEST_F(OverloadTest, OneCallOverTheLimitIsRefusedAtOnce) {
   for (const auto& reader : readers) EXPECT_THAT(ReadAll(*reader), SizeIs(3));
 }
 
-// Fault case G07: by default a server answers such pings with GOAWAY.
+// By default a server answers such pings with GOAWAY.
 class KeepaliveTest : public OverloadTest {
  protected:
   // The status of a call during which the client pings every 200 ms and nothing comes:

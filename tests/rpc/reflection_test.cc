@@ -77,7 +77,6 @@ void Collect(const std::shared_ptr<grpc::Channel>& channel, const std::string& r
   }
 }
 
-// Fault case G11.
 TEST_F(RpcTest, ReflectionListsEveryServiceAndResolvesEverySymbol) {
   StartServer();
   const std::vector<std::string> services = Services(channel_);

@@ -70,7 +70,7 @@ TEST(Wire, RefusesMessagesNestedWithoutEnd) {
   EXPECT_THAT(ParseMessage(Buffer(groups), request), StatusIs(absl::StatusCode::kInvalidArgument, ::testing::_));
 }
 
-// Fault case S16: left to gRPC these end as UNIMPLEMENTED without a word.
+// Left to gRPC these end as UNIMPLEMENTED without a word.
 TEST_F(RpcTest, TextThatIsNotUtf8IsAnInvalidArgumentInEveryKindOfCall) {
   StartServer();
   const RawReply stream = RawCall(channel_, "/gatehouse.v1.GenerationService/Generate", {WithText("\xFF\xFE")});
@@ -90,7 +90,7 @@ TEST_F(RpcTest, TextThatIsNotUtf8IsAnInvalidArgumentInEveryKindOfCall) {
   EXPECT_TRUE(Generate(Prompt("a", 1)).status.ok());
 }
 
-// Fault case S16, the other way: a character cut by the end of a generation.
+// A character cut by the end of a generation.
 TEST_F(RpcTest, ACharacterThatIsCutArrivesAsAReplacement) {
   StartServer();
   engine_->SetTokenAt(1, 0xF0);
@@ -102,7 +102,6 @@ TEST_F(RpcTest, ACharacterThatIsCutArrivesAsAReplacement) {
   EXPECT_EQ(generated.responses[1].token().raw(), "\xF0");
 }
 
-// Fault case G01.
 TEST_F(RpcTest, ARequestOverTheLimitIsRefusedBeforeTheHandler) {
   rpc_options_.max_request_bytes = 4 << 20;
   StartServer();

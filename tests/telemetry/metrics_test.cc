@@ -70,7 +70,7 @@ const std::regex& SampleLine() {
   return *line;
 }
 
-// Fault cases M02, M05 and M07: a page that a scraper takes as a whole, from the start.
+// A page that a scraper takes as a whole, from the start.
 TEST_F(MetricsTest, EveryLineIsWellFormedBeforeAndAfterTheFirstCall) {
   for (int round = 0; round < 2; ++round) {
     std::istringstream page(metrics_->Page());
@@ -177,7 +177,7 @@ TEST_F(MetricsTest, UnknownModelsMethodsAndCodesAddNoSeries) {
   EXPECT_THAT(metrics_->Page(), Not(HasSubstr("no m")));
 }
 
-// Fault case M04: left to prometheus-cpp one NaN stays for good.
+// Left to prometheus-cpp one NaN stays for good.
 TEST_F(MetricsTest, NanAndNegativeNumbersAreLeftOut) {
   metrics_->OnInterToken("m", kNan);
   metrics_->OnInterToken("m", -1);

@@ -32,14 +32,12 @@ Ids Encode(const BpeOptions& options, std::string_view piece) {
   return ids;
 }
 
-// T11.
 TEST(Bpe, MergesTheLowestRankFirstNotTheLongest) {
   EXPECT_THAT(Encode(AbcOptions(), "abc"), ElementsAre(0, 4));
   EXPECT_THAT(Encode(AbcOptions(), "abcabc"), ElementsAre(0, 4, 0, 4));
   EXPECT_THAT(Encode(AbcOptions(), "ab"), ElementsAre(3));
 }
 
-// T11.
 TEST(Bpe, LooksUpTheWholePieceFirstWhereMergesAreIgnored) {
   BpeOptions options = AbcOptions();
   options.ignore_merges = true;

@@ -23,7 +23,6 @@ std::vector<std::string> Pieces(std::string_view text, const PreTokenizerOptions
   return {pieces.begin(), pieces.end()};
 }
 
-// T01.
 TEST(PreTokenizer, KeepsTheLastBlankWithTheNextWord) {
   EXPECT_THAT(Pieces("  a"), ElementsAre(" ", " a"));
   EXPECT_THAT(Pieces("a   b"), ElementsAre("a", "  ", " b"));
@@ -38,7 +37,6 @@ TEST(PreTokenizer, LeavesTheLastWhiteSpaceOfARunAloneWhereItIsNoBlank) {
   EXPECT_THAT(Pieces(Utf8(u8" \u0085a")), ElementsAre(" ", Utf8(u8"\u0085"), "a"));
 }
 
-// T04.
 TEST(PreTokenizer, CutsLowerCaseContractionsWithAStraightApostropheOnly) {
   EXPECT_THAT(Pieces("I'll we've it's I'd I'm you're don't"),
               ElementsAre("I", "'ll", " we", "'ve", " it", "'s", " I", "'d", " I", "'m", " you", "'re", " don", "'t"));
@@ -50,7 +48,6 @@ TEST(PreTokenizer, CutsLowerCaseContractionsWithAStraightApostropheOnly) {
   EXPECT_THAT(Pieces("'l 'v 'r '"), ElementsAre("'", "l", " '", "v", " '", "r", " '"));
 }
 
-// T06.
 TEST(PreTokenizer, KnowsLettersAndNumbersOfAllScripts) {
   EXPECT_THAT(Pieces(Utf8(u8"\u00E9n")), ElementsAre(Utf8(u8"\u00E9n")));
   EXPECT_THAT(Pieces(Utf8(u8"x\u00B2\u00B3")), ElementsAre("x", Utf8(u8"\u00B2\u00B3")));

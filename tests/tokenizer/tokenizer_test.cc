@@ -63,7 +63,7 @@ TEST(Tokenizer, LoadsBothEmbeddedModels) {
   }
 }
 
-// T09, of the kind: no spelling of a special token in plain text becomes its id.
+// No spelling of a special token in plain text becomes its id.
 TEST(Tokenizer, KeepsSpecialTokensInPlainTextAsText) {
   const auto tokenizer = Parse(NovellaJson());
   EXPECT_THAT(Encode(*tokenizer, "<|endoftext|>"), ElementsAre(0));
@@ -74,7 +74,6 @@ TEST(Tokenizer, KeepsSpecialTokensInPlainTextAsText) {
   }
 }
 
-// T17.
 TEST(Tokenizer, PutsTheTemplateOnceAroundEachText) {
   Json file = MakeTokenizerJson({"a", "b", "c", "ab", "bc", "abc"});
   file["added_tokens"] = Json::array({AddedTokenJson(6, "<s>", /*special=*/true)});
@@ -95,7 +94,6 @@ TEST(Tokenizer, PutsTheTemplatesOfASequenceOutsideOneAnother) {
   EXPECT_THAT(Encode(*Parse(file), "ab"), ElementsAre(3, 2, 0, 1));
 }
 
-// T16.
 TEST(Tokenizer, GivesNoBytesForIdsOutsideTheVocabulary) {
   Json file = MakeTokenizerJson({"A", "B"});
   file["model"]["vocab"]["C"] = 7;
@@ -108,7 +106,7 @@ TEST(Tokenizer, GivesNoBytesForIdsOutsideTheVocabulary) {
   EXPECT_EQ(tokenizer->DecodeBytes(Ids{0, 50290, 1, -1, 7}), "ABC");
 }
 
-// S01, S03, S04: the bytes of a token need not be whole characters, and none is lost.
+// The bytes of a token need not be whole characters, and none is lost.
 TEST(Tokenizer, GivesTheBytesOfATokenThatIsPartOfACharacter) {
   const auto tokenizer = Parse(NovellaJson());
   std::string bytes;
@@ -166,7 +164,7 @@ TEST(Tokenizer, EncodesOnManyThreadsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// T12, of the kind: one pre-token of a megabyte.  Quadratic time would take hours.
+// One pre-token of a megabyte.  Quadratic time would take hours.
 TEST(Tokenizer, EncodesAHugePieceInReasonableTime) {
   const auto tokenizer = Parse(NovellaJson());
   constexpr size_t kLength = 1'000'000;

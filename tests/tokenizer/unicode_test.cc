@@ -50,7 +50,6 @@ TEST(Unicode, NormalizesAllCodePointsAsTheReferenceDoes) {
   EXPECT_EQ(between_marks.HexDigest(), ReferenceDigest("nfc_between_marks"));
 }
 
-// T02.
 TEST(Unicode, KnowsExactlyTheTwentyFiveWhiteSpaces) {
   std::vector<char32_t> spaces;
   ForEachCodePoint([&](char32_t c) {

@@ -44,10 +44,10 @@ class Sampler : public ::testing::TestWithParam<std::string> {
   const std::unique_ptr<Kernels> kernels_ = Make(GetParam());
 };
 
-// N03: the logits of the fault table.
+// Of both signs, none of them equal.
 at::Tensor FiveLogits() { return at::tensor({2.0F, -2.0F, 1.0F, -1.0F, 0.5F}); }
 
-TEST_P(Sampler, TinyTemperaturesTakeTheMostLikelyToken) {  // N03
+TEST_P(Sampler, TinyTemperaturesTakeTheMostLikelyToken) {
   for (const float temperature : {0.0F, 1e-45F, 1e-38F, 1e-30F, 1e-5F}) {
     SamplingParams params;
     params.temperature = temperature;
@@ -64,7 +64,7 @@ TEST_P(Sampler, TiesOfTheMostLikelyGoToTheLowestId) {
   EXPECT_EQ(Sample(at::tensor({0.0F, 3.0F, 1.0F, 3.0F}), WithTemperature(0)).token.id, 1);
 }
 
-TEST_P(Sampler, TopPOfAlmostNothingKeepsOneToken) {  // N05
+TEST_P(Sampler, TopPOfAlmostNothingKeepsOneToken) {
   for (const float top_p : {0.0F, 1e-9F}) {
     SamplingParams params;
     params.top_p = top_p;
@@ -72,12 +72,12 @@ TEST_P(Sampler, TopPOfAlmostNothingKeepsOneToken) {  // N05
   }
 }
 
-TEST_P(Sampler, TopPOfOneKeepsAll) {  // N05
+TEST_P(Sampler, TopPOfOneKeepsAll) {
   const auto counts = Count(at::zeros({6}), {}, 600);
   for (const int count : counts) EXPECT_GT(count, 50);
 }
 
-TEST_P(Sampler, ThePenaltyLowersLogitsOfEitherSign) {  // N07
+TEST_P(Sampler, ThePenaltyLowersLogitsOfEitherSign) {
   // With seen ids 0 and 1 and penalty 1.5 the logits are [1.3333, -3, 1, -1, 0.5].
   SamplingParams params;
   params.repetition_penalty = 1.5;
@@ -110,7 +110,7 @@ TEST_P(Sampler, ObservesWhatItSamples) {
   EXPECT_THAT(state.seen(), ElementsAre(1, 2, 3, 0));
 }
 
-TEST_P(Sampler, ABiasOfMinusInfinityIsNeverSampled) {  // N08
+TEST_P(Sampler, ABiasOfMinusInfinityIsNeverSampled) {
   SamplingParams params;
   params.logit_bias = {{0, -kInfinity}, {2, -kInfinity}};
   const auto counts = Count(FiveLogits(), params, 500);
@@ -146,7 +146,7 @@ TEST_P(Sampler, HugeBiasesAndPenaltiesStayNumbers) {
   EXPECT_EQ(Sample(at::tensor({-2e5F, -1e5F}), lowered).token.id, 0);  // both at the lowest number: the first
 }
 
-TEST_P(Sampler, MinusInfinityInTheLogitsIsNeverSampledAndKeepsTheOthersRight) {  // N10
+TEST_P(Sampler, MinusInfinityInTheLogitsIsNeverSampledAndKeepsTheOthersRight) {
   const at::Tensor logits = at::tensor({0.0F, -1e4F, -kInfinity});
   const SampledToken sampled = Sample(logits, {}, 3);
   EXPECT_EQ(sampled.token.id, 0);
@@ -272,7 +272,7 @@ TEST_P(Sampler, AlternativesAreTheMostLikelyFirst) {
   EXPECT_EQ(Sample(logits, params, 20).top.size(), 4);
 }
 
-TEST_P(Sampler, TheSameSeedGivesTheSameTokens) {  // N12
+TEST_P(Sampler, TheSameSeedGivesTheSameTokens) {
   at::manual_seed(12);
   const at::Tensor logits = at::randn({1000});
   const auto run = [&](uint64_t seed) {
@@ -336,7 +336,7 @@ TEST_P(Sampler, LogprobsAreThoseOfTheTargets) {
   }
 }
 
-TEST_P(Sampler, LogprobsAreStable) {  // N10
+TEST_P(Sampler, LogprobsAreStable) {
   const at::Tensor logits = at::tensor({0.0F, -1e4F, -kInfinity}).expand({3, 3}).contiguous();
   const auto result = kernels_->Logprobs(logits, std::vector<int32_t>{0, 1, 2}, 0).value();
   EXPECT_THAT(result.logprobs, ElementsAre(0.0F, -1e4F, -kInfinity));

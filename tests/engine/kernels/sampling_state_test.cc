@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-TEST(SamplingState, RefusesTemperaturesThatAreNegativeOrNoNumber) {  // N03
+TEST(SamplingState, RefusesTemperaturesThatAreNegativeOrNoNumber) {
   for (const float temperature : {-1.0F, -1e-30F, kNan, kInfinity, -kInfinity}) {
     EXPECT_THAT(SamplingState::Create(WithTemperature(temperature), 5), StatusIs(kInvalid, HasSubstr("temperature")));
   }
@@ -30,7 +30,7 @@ TEST(SamplingState, RefusesTemperaturesThatAreNegativeOrNoNumber) {  // N03
   }
 }
 
-TEST(SamplingState, RefusesProbabilitiesOutsideTheUnitInterval) {  // N05
+TEST(SamplingState, RefusesProbabilitiesOutsideTheUnitInterval) {
   for (const float p : {-0.1F, 1.1F, kNan, kInfinity}) {
     SamplingParams top_p;
     top_p.top_p = p;
@@ -58,7 +58,7 @@ TEST(SamplingState, RefusesBadPenaltiesAndTopK) {
   EXPECT_THAT(SamplingState::Create(params, 5), StatusIs(kInvalid, HasSubstr("top_k")));
 }
 
-TEST(SamplingState, RefusesBiasesOfUnknownIdsAndNoNumbers) {  // N08
+TEST(SamplingState, RefusesBiasesOfUnknownIdsAndNoNumbers) {
   for (const int32_t id : {-1, 5, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
     SamplingParams params;
     params.logit_bias = {{id, 1.0F}};
@@ -71,7 +71,7 @@ TEST(SamplingState, RefusesBiasesOfUnknownIdsAndNoNumbers) {  // N08
   }
 }
 
-TEST(SamplingState, RefusesToExcludeEveryToken) {  // N08
+TEST(SamplingState, RefusesToExcludeEveryToken) {
   SamplingParams params;
   for (int32_t id = 0; id < 5; ++id) params.logit_bias[id] = -kInfinity;
   EXPECT_THAT(SamplingState::Create(params, 5), StatusIs(kInvalid, HasSubstr("every token")));
@@ -79,14 +79,14 @@ TEST(SamplingState, RefusesToExcludeEveryToken) {  // N08
   EXPECT_TRUE(SamplingState::Create(params, 5).ok());
 }
 
-TEST(SamplingState, RemembersEachTokenOnceInOrder) {  // N07
+TEST(SamplingState, RemembersEachTokenOnceInOrder) {
   SamplingState state = SamplingState::Create({}, 10).value();
   state.Observe(std::vector<int32_t>{4, 2, 4});
   state.Observe(std::vector<int32_t>{2, 9, 0, 4});
   EXPECT_THAT(state.seen(), ElementsAre(4, 2, 9, 0));
 }
 
-TEST(SamplingState, DrawsDependOnSeedAndNumberAlone) {  // N12
+TEST(SamplingState, DrawsDependOnSeedAndNumberAlone) {
   std::set<double> firsts;
   for (const uint64_t seed : {0ULL, 1ULL, 2ULL, 1ULL << 40, ~0ULL}) {
     SamplingParams params;

@@ -225,7 +225,7 @@ TEST(Weights, TransposesTheSquareMatricesOfGpt2Too) {
   EXPECT_GT(MaxDifference(directory.Logits(), expected), 0.1);
 }
 
-// C01, C02, C04, C06: a flag that is read but not used would leave the logits alone.
+// A flag that is read but not used would leave the logits alone.
 TEST(Weights, ChangesItsLogitsWithEveryFlag) {
   const std::pair<std::string, json> kChanges[] = {
       {"neox", {{"use_parallel_residual", false}}},
