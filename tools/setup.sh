@@ -45,6 +45,11 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
+# try_packages NAME...: the same, where tests that need them say that they are missing.
+try_packages() {
+  (install_packages "$@") || echo "They could not be installed: the tests that need them will be skipped." >&2
+}
+
 # torch_usable PYTHON: whether that Python has a LibTorch of a version we build with.
 torch_usable() {
   "$1" - 2>/dev/null <<'PY'
