@@ -26,7 +26,8 @@ def test_a_timeout_that_is_none(gh, timeout):
 @pytest.mark.parametrize("options, field", [
     ({"timeout": math.inf}, "timeout"), ({"stream_timeout": "9"}, "stream_timeout"), ({"attempts": 2.5}, "attempts"),
     ({"attempts": "3"}, "attempts"), ({"attempts": True}, "attempts"),
-    ({"max_message_bytes": 1e6}, "max_message_bytes"), ({"keepalive": math.nan}, "keepalive"), ({"replica": "ü"}, "replica"), ({"replica": "a\nb"}, "replica"),
+    ({"max_message_bytes": 1e6}, "max_message_bytes"),
+    ({"keepalive": math.nan}, "keepalive"), ({"replica": "ü"}, "replica"), ({"replica": "a\nb"}, "replica"),
     ({"replica": 5}, "replica")])
 def test_options(gh, options, field):
     refused(gh, lambda: gh.connect(NOWHERE, **options), field)
