@@ -5,9 +5,12 @@
 #include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "client/cli/experiment_inputs.h"
+#include "client/cli/flags.h"
 #include "client/cli/operation_run.h"
+#include "client/cli/parse.h"
 #include "client/cli/report_view.h"
 
 namespace gatehouse::cli {
@@ -15,15 +18,18 @@ namespace {
 
 constexpr char kExperimentSuiteExamples[] =
     R"(Runs experiment nonlinearity, polynomial, consensus, ablation and quorum on the same texts.  Ctrl-C asks
-the server to cancel the one that runs, and ends the suite.
+the server to cancel the one that runs, and ends the suite.  Of a large model, polynomial, ablation and
+above all quorum take far longer than the rest: --polynomial-layers, --ablation-layers and --quorum-layers
+bound them.
 
 Example:
   gatehouse experiment suite -m novella-gpt2-7m --corpus novel.txt --report-tokens 20000 --directory reports)";
 
 // The suite's flags, and what they ask for.
 struct SuiteCommand : ExperimentInputs {
-  uint32_t max_consensus = 0;  // 0: the server's default
-  std::string directory;       // where the reports go; empty: nowhere
+  uint32_t max_consensus = 0;                                               // 0: the server's default
+  std::vector<uint32_t> polynomial_layers, ablation_layers, quorum_layers;  // empty: the layers of all
+  std::string directory;                                                    // where the reports go; empty: nowhere
   size_t rows = 40;
 
   void Declare(CLI::App& app);
@@ -36,20 +42,36 @@ struct SuiteCommand : ExperimentInputs {
   };
   static const Method kMethods[];
 
+  static void Restrict(const std::vector<uint32_t>& layers, v1::ExperimentSpec& spec);
+
   // Takes the report of an experiment that succeeded, shows it, and writes its files.
   absl::StatusOr<Json> Take(Session& session, const std::string& operation, const std::string& name) const;
 };
 
 const SuiteCommand::Method SuiteCommand::kMethods[] = {
     {"nonlinearity", [](const SuiteCommand&, v1::ExperimentSpec& spec) { spec.mutable_nonlinearity(); }},
-    {"polynomial", [](const SuiteCommand&, v1::ExperimentSpec& spec) { spec.mutable_polynomial_probe(); }},
+    {"polynomial",
+     [](const SuiteCommand& command, v1::ExperimentSpec& spec) {
+       spec.mutable_polynomial_probe();
+       Restrict(command.polynomial_layers, spec);
+     }},
     {"consensus", [](const SuiteCommand& command,
                      v1::ExperimentSpec& spec) { spec.mutable_consensus()->set_max_consensus(command.max_consensus); }},
-    {"ablation", [](const SuiteCommand& command,
-                    v1::ExperimentSpec& spec) { spec.mutable_ablation()->set_max_consensus(command.max_consensus); }},
-    {"quorum", [](const SuiteCommand& command,
-                  v1::ExperimentSpec& spec) { spec.mutable_quorum()->set_max_consensus(command.max_consensus); }},
+    {"ablation",
+     [](const SuiteCommand& command, v1::ExperimentSpec& spec) {
+       spec.mutable_ablation()->set_max_consensus(command.max_consensus);
+       Restrict(command.ablation_layers, spec);
+     }},
+    {"quorum",
+     [](const SuiteCommand& command, v1::ExperimentSpec& spec) {
+       spec.mutable_quorum()->set_max_consensus(command.max_consensus);
+       Restrict(command.quorum_layers, spec);
+     }},
 };
+
+void SuiteCommand::Restrict(const std::vector<uint32_t>& layers, v1::ExperimentSpec& spec) {
+  if (!layers.empty()) spec.mutable_layers()->Assign(layers.begin(), layers.end());
+}
 
 void SuiteCommand::Declare(CLI::App& app) {
   DeclareInputs(app);
@@ -61,6 +83,15 @@ void SuiteCommand::Declare(CLI::App& app) {
       ->group("Output");
   app.add_option("--max-consensus", max_consensus, "At most this many consensus neurons a layer (default: 7)")
       ->group("Method");
+  const auto add_layers = [&app](const char* flag, std::vector<uint32_t>& layers, const char* help) {
+    app.add_option_function<std::string>(
+           flag, [flag, &layers](const std::string& text) { layers = OrUsageError(flag, ParseLayers(text)); }, help)
+        ->type_name("LAYERS")
+        ->group("Method");
+  };
+  add_layers("--polynomial-layers", polynomial_layers, "Layers of polynomial (default: those of --layers)");
+  add_layers("--ablation-layers", ablation_layers, "Layers of ablation (default: those of --layers)");
+  add_layers("--quorum-layers", quorum_layers, "Layers of quorum (default: those of --layers)");
   DeclareMethod(app);
 }
 
@@ -95,8 +126,9 @@ absl::StatusOr<int> SuiteCommand::Run(Session& session, std::istream& in) const 
   std::atomic<bool> interrupted = false;  // while none runs
   for (const Method& method : kMethods) {
     session.interrupts.OnInterrupt([&] { interrupted = true; });
-    method.choose(*this, *uploaded->request.mutable_experiment());
-    const auto started = session.client.StartOperation(uploaded->request, session.call);
+    v1::StartOperationRequest request = uploaded->request;
+    method.choose(*this, *request.mutable_experiment());
+    const auto started = session.client.StartOperation(request, session.call);
     if (!started.ok()) return started.status();
     session.terminal.err << method.name << ": " << started->name() << "\n";
     const auto watched = WatchToEnd(session, started->name());

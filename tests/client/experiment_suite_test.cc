@@ -79,6 +79,29 @@ TEST(ExperimentSuite, RunsEveryMethodOnTheSameTextAndSavesItsReports) {
   std::filesystem::remove_all(folder.parent_path());
 }
 
+TEST(ExperimentSuite, BoundsTheDearMethodsByLayersOfTheirOwn) {
+  FakeSuite suite;
+  FakeServer server(suite.All());
+  const Finished run =
+      Gatehouse({"experiment", "suite", "-m", "m", "--corpus", "-", "--layers", "1-3", "--quorum-layers", "2",
+                 "--ablation-layers", "1,3", "--polynomial-layers", "3", "--server", server.address()},
+                {.in = "text"});
+  ASSERT_EQ(run.exit_code, kExitOk) << run.err;
+  ASSERT_EQ(suite.asked.size(), 5u);
+  EXPECT_THAT(suite.asked[0].layers(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(suite.asked[1].layers(), ElementsAre(3));
+  EXPECT_THAT(suite.asked[2].layers(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(suite.asked[3].layers(), ElementsAre(1, 3));
+  EXPECT_THAT(suite.asked[4].layers(), ElementsAre(2));
+
+  const Finished wrong = Gatehouse(
+      {"experiment", "suite", "-m", "m", "--corpus", "-", "--quorum-layers", "5-x", "--server", server.address()},
+      {.in = "text"});
+  EXPECT_EQ(wrong.exit_code, kExitUsage);
+  EXPECT_THAT(wrong.err, HasSubstr("--quorum-layers"));
+  EXPECT_EQ(suite.uploads, 1);
+}
+
 TEST(ExperimentSuite, PrintsOneObjectAndGoesOnWhereAMethodFails) {
   FakeSuite suite;
   suite.end = v1::OPERATION_STATE_FAILED;
