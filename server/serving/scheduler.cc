@@ -124,11 +124,12 @@ class SchedulerImpl final : public Scheduler {
   absl::StatusOr<std::shared_ptr<Call>> Start(std::string_view method, const std::string& model,
                                               const CallOptions& options, const MakeTask& make_task) {
     const absl::Time started = absl::Now();
-    ModelLane* lane = nullptr;
-    absl::StatusOr<std::shared_ptr<Call>> call = TryStart(model, started, options, make_task, lane);
+    const absl::StatusOr<ModelLane*> lane = FindLane(model);
+    absl::StatusOr<std::shared_ptr<Call>> call =
+        lane.ok() ? StartIn(**lane, started, options, make_task) : absl::StatusOr<std::shared_ptr<Call>>(lane.status());
     if (!call.ok()) {
       CallObservation observation;
-      if (lane != nullptr) observation.model = model;
+      if (lane.ok()) observation.model = model;
       observation.method = std::string(method);
       observation.code = call.status().code();
       observation.total_seconds = absl::ToDoubleSeconds(absl::Now() - started);
@@ -137,22 +138,23 @@ class SchedulerImpl final : public Scheduler {
     return call;
   }
 
-  // Sets `lane` once the model is known.
-  absl::StatusOr<std::shared_ptr<Call>> TryStart(const std::string& model, absl::Time started,
-                                                 const CallOptions& options, const MakeTask& make_task,
-                                                 ModelLane*& lane) {
-    GH_ASSIGN_OR_RETURN(ServedModel * served, catalog_.Find(model));
-    for (const auto& candidate : lanes_) {
-      if (&candidate->model() == served) lane = candidate.get();
+  absl::StatusOr<ModelLane*> FindLane(const std::string& model) const {
+    GH_ASSIGN_OR_RETURN(const ServedModel* const served, catalog_.Find(model));
+    for (const auto& lane : lanes_) {
+      if (&lane->model() == served) return lane.get();
     }
-    if (lane == nullptr) return absl::UnavailableError("the model is still loading");
+    return absl::UnavailableError("the model is still loading");
+  }
+
+  absl::StatusOr<std::shared_ptr<Call>> StartIn(ModelLane& lane, absl::Time started, const CallOptions& options,
+                                                const MakeTask& make_task) {
     if (started >= options.deadline) return absl::DeadlineExceededError("the call's deadline has passed");
     // Before the work of reading the request; Enqueue checks again.
-    GH_RETURN_IF_ERROR(lane->CheckRoom(0));
-    const TaskContext context{.model = served, .observer = &observer_, .prefill_chunk = options_.prefill_chunk};
+    GH_RETURN_IF_ERROR(lane.CheckRoom(0));
+    const TaskContext context{.model = &lane.model(), .observer = &observer_, .prefill_chunk = options_.prefill_chunk};
     GH_ASSIGN_OR_RETURN(std::unique_ptr<Task> task, make_task(context));
     const auto call = std::make_shared<ScheduledCall>(std::move(task), options.deadline, started, wake_);
-    GH_RETURN_IF_ERROR(lane->Enqueue(call));
+    GH_RETURN_IF_ERROR(lane.Enqueue(call));
     wake_->Notify();
     return std::shared_ptr<Call>(call);
   }

@@ -31,17 +31,6 @@ class Interventions : public ServingTest {
     return scheduler_->StartScore(request, {}, std::make_shared<ScoreRecord>()).status();
   }
 
-  std::shared_ptr<ScoreRecord> Score(const ScoreRequest& request) {
-    if (scheduler_ == nullptr) Run();
-    auto sink = std::make_shared<ScoreRecord>();
-    const auto call = scheduler_->StartScore(request, {}, sink);
-    EXPECT_TRUE(call.ok()) << call.status();
-    if (call.ok()) {
-      EXPECT_EQ(sink->Wait(), absl::OkStatus());
-    }
-    return sink;
-  }
-
   static ScoreRequest Text(int tokens, uint32_t window = 0) {
     ScoreRequest request;
     request.model = "m";

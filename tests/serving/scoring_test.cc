@@ -82,17 +82,6 @@ class Scoring : public ServingTest {
     return request;
   }
 
-  std::shared_ptr<ScoreRecord> Score(const ScoreRequest& request) {
-    if (scheduler_ == nullptr) Run();
-    auto sink = std::make_shared<ScoreRecord>();
-    const auto call = scheduler_->StartScore(request, {}, sink);
-    EXPECT_TRUE(call.ok()) << call.status();
-    if (call.ok()) {
-      EXPECT_EQ(sink->Wait(), absl::OkStatus());
-    }
-    return sink;
-  }
-
   // The log-probability of position `at`, read by a window that begins at `begin`.
   float Expected(const std::vector<int32_t>& ids, int begin, int at) const {
     return engine_->Logprobs(std::span(ids).subspan(begin, at - begin))[ids[at]];

@@ -260,6 +260,18 @@ class ServingTest : public ::testing::Test {
     return sink;
   }
 
+  // The same.
+  std::shared_ptr<ScoreRecord> Score(const ScoreRequest& request) {
+    if (scheduler_ == nullptr) Run();
+    auto sink = std::make_shared<ScoreRecord>();
+    const auto call = scheduler_->StartScore(request, {}, sink);
+    EXPECT_TRUE(call.ok()) << call.status();
+    if (call.ok()) {
+      EXPECT_EQ(sink->Wait(), absl::OkStatus());
+    }
+    return sink;
+  }
+
   ModelCatalog catalog_;
   CountingObserver observer_;
   FakeEngine* engine_ = nullptr;
