@@ -4,7 +4,7 @@
     tools/make_api_reference.py            writes the page
     tools/make_api_reference.py --check    fails, naming the first line, where the page is not what the protos say
 
-It needs protoc and the Python package protobuf.
+It needs protoc and the Python package protobuf, which .venv/bin/python has.
 """
 
 import argparse
@@ -15,7 +15,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from google.protobuf import descriptor_pb2 as pb
+try:
+    from google.protobuf import descriptor_pb2 as pb
+except ImportError:
+    sys.exit("This Python has no package protobuf: .venv/bin/python tools/make_api_reference.py")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/api-reference.md"
