@@ -211,20 +211,19 @@ double ModelConfig::AttentionScale(int layer) const {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_config_json) {
+  using ReadFn = absl::Status (*)(const JsonObject&, ModelConfig&);
+  static const std::map<std::string, ReadFn> kReaders = {
+      {"gpt2", ReadGpt2}, {"gpt_neox", ReadNeoX}, {"llama", ReadLlama}};
   GH_ASSIGN_OR_RETURN(const JsonObject json, JsonObject::Parse(config_json, "config.json"));
   GH_ASSIGN_OR_RETURN(const std::string type, json.String("model_type"));
+  const auto reader = kReaders.find(type);
+  if (reader == kReaders.end()) {
+    return json.Error("model_type", StrCat("\"", type, "\" is not supported (gpt2, gpt_neox and llama are)"));
+  }
   GH_RETURN_IF_ERROR(RefuseUnsupported(json));
   ModelConfig config;
   GH_RETURN_IF_ERROR(ReadSizes(json, {{&ModelConfig::vocab_size, "vocab_size", kMaxRows}}, config));
-  if (type == "gpt2") {
-    GH_RETURN_IF_ERROR(ReadGpt2(json, config));
-  } else if (type == "gpt_neox") {
-    GH_RETURN_IF_ERROR(ReadNeoX(json, config));
-  } else if (type == "llama") {
-    GH_RETURN_IF_ERROR(ReadLlama(json, config));
-  } else {
-    return json.Error("model_type", StrCat("\"", type, "\" is not supported (gpt2, gpt_neox and llama are)"));
-  }
+  GH_RETURN_IF_ERROR(reader->second(json, config));
   GH_RETURN_IF_ERROR(ReadSpecialIds(json, generation_config_json, config));
   return config;
 }

@@ -79,7 +79,7 @@ TEST(Config, FillsInTheDefaultsOfGptNeoX) {
   const ModelConfig config = Parsed(NeoX());
   EXPECT_EQ(config.architecture, Architecture::kGptNeoX);
   EXPECT_EQ(config.activation, Activation::kGeluErf);
-  EXPECT_TRUE(config.parallel_residual);  // C01
+  EXPECT_TRUE(config.parallel_residual);
   EXPECT_TRUE(config.attention_bias);
   EXPECT_FALSE(config.tied_output);
   EXPECT_EQ(config.rotary_dims, 4);  // a quarter of 16
@@ -119,7 +119,7 @@ TEST(Config, KnowsTheActivationsByTheirNames) {
   ExpectRefused(With(Gpt2(), {{"activation_function", 1}}), "activation_function");
 }
 
-// C04: the frequencies are those of the turned dimensions, not of the head.
+// The frequencies are those of the turned dimensions, not of the head.
 TEST(Config, TakesRotaryFrequenciesOverTheTurnedDimensions) {
   const ModelConfig config = Parsed(With(NeoX(), {{"hidden_size", 96}, {"rotary_pct", 0.3}}));
   EXPECT_EQ(config.rotary_dims, 10);  // int(32 · 0.3) = 9, and the last pair's partner
@@ -142,7 +142,6 @@ TEST(Config, ReadsTheRotaryKeysOfBothGenerations) {
   EXPECT_NE(Parsed(With(Llama(), {{"rope_theta", 50000}})).inv_freq, Parsed(Llama()).inv_freq);
 }
 
-// C06
 TEST(Config, ScalesRotaryFrequenciesOrRefusesTo) {
   const std::vector<float> plain = Parsed(Llama()).inv_freq;
   EXPECT_EQ(Parsed(With(Llama(), {{"rope_scaling", nullptr}})).inv_freq, plain);
@@ -194,7 +193,6 @@ TEST(Config, RefusesRotarySettingsThatItWouldHaveToIgnore) {
   }
 }
 
-// C07
 TEST(Config, ReadsAHeadDimensionOfItsOwn) {
   EXPECT_EQ(Parsed(With(Llama(), {{"head_dim", 16}})).head_dim, 16);
   EXPECT_EQ(Parsed(With(Llama(), {{"head_dim", 4}})).rotary_dims, 4);
@@ -213,7 +211,6 @@ TEST(Config, ReadsGroupedQueries) {
   ExpectRefused(With(Llama(), {{"num_key_value_heads", 0}}), "num_key_value_heads");
 }
 
-// C09
 TEST(Config, TakesTheEndOfTextIdsFromTheGenerationConfigFirst) {
   const json config = With(Llama(), {{"eos_token_id", 2}, {"bos_token_id", 1}});
   EXPECT_THAT(Parsed(config).eos_token_ids, ElementsAre(2));
@@ -264,6 +261,8 @@ TEST(Config, RefusesAFlagOfAnotherType) {
 
 TEST(Config, NamesWhatItDoesNotImplement) {
   ExpectRefused(With(Gpt2(), {{"model_type", "gptj"}}), "\"gptj\"");
+  // What no key can mend is said first.
+  ExpectRefused(With(Llama(), {{"model_type", "mistral"}, {"sliding_window", 4096}}), "\"mistral\"");
   json untyped = Gpt2();
   untyped.erase("model_type");
   ExpectRefused(untyped, "model_type");
