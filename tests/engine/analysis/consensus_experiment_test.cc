@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/engine/analysis/mlp_profile.h"
 #include "tests/engine/analysis/planted_consensus.h"
 #include "tests/support/status_matchers.h"
 
@@ -136,6 +137,33 @@ TEST(ConsensusExperiment, FindsNoGradientInRandomWeights) {
   EXPECT_THAT(Numbers(Table(*result, "levels"), "level"), IsEmpty());
   EXPECT_THAT(Numbers(Table(*result, "prediction"), "accuracy"), IsEmpty());
   EXPECT_THAT(result->report.summary, HasSubstr("0 of 4 layers have consensus neurons"));
+}
+
+TEST(ConsensusExperiment, ItsControlIsTheSameSearchInTheLayerDrawnAnew) {
+  const ModelWeights model = Load();
+  ExperimentSpec spec = Spec(ConsensusMethod{});
+  spec.options.layers = {kPlantedLayer};
+  const auto result = RunOn(model, spec, {Text(1)});
+  // The seed of the layer where the experiment's is 0.
+  const auto drawn = RunOn(WithRandomMlp(model, kPlantedLayer, kPlantedLayer), spec, {Text(1)});
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  const ReportTable &arc = Table(*result, "arc"), &drawn_arc = Table(*drawn, "arc");
+  for (const std::string kind : {"consensus", "exception", "gateway"}) {
+    EXPECT_EQ(Numbers(arc, kind + "_random"), Numbers(drawn_arc, kind)) << kind;
+  }
+  EXPECT_NE(Numbers(arc, "exception_random"), Numbers(arc, "exception"));
+
+  const auto residuals = [](const ExperimentResult& of, const std::string& weights) {
+    const ReportTable& levels = Table(of, "levels");
+    std::vector<double> found;
+    for (size_t i = 0; i < Strings(levels, "weights").size(); ++i) {
+      const double residual = Numbers(levels, "residual_norm")[i];
+      if (Strings(levels, "weights")[i] == weights && !std::isnan(residual)) found.push_back(residual);
+    }
+    return found;
+  };
+  EXPECT_EQ(residuals(*result, "random weights"), residuals(*drawn, "trained"));
 }
 
 TEST(ConsensusExperiment, KeepsAtMostTheAskedForConsensusNeuronsAndRunsEveryCorpus) {
