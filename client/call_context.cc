@@ -1,5 +1,7 @@
 #include "client/call_context.h"
 
+#include <algorithm>
+
 namespace gatehouse::client {
 
 void Canceller::Cancel() {
@@ -19,9 +21,19 @@ bool Canceller::WaitFor(absl::Duration duration) {
   return changed_.wait_for(lock, absl::ToChronoNanoseconds(duration), [this] { return cancelled_; });
 }
 
+namespace {
+
+// gRPC ends the program over any other.
+bool CanBeSent(const std::string& header) {
+  return std::all_of(header.begin(), header.end(), [](char c) { return c >= 0x20 && c <= 0x7E; });
+}
+
+}  // namespace
+
 CallContext::CallContext(absl::Time deadline, Canceller* canceller, const std::string& replica)
     : canceller_(canceller) {
-  if (!replica.empty()) context_.AddMetadata("gatehouse-replica", replica);
+  // No replica has a name that cannot be sent: whichever answers says so.
+  if (!replica.empty() && CanBeSent(replica)) context_.AddMetadata("gatehouse-replica", replica);
   if (deadline != absl::InfiniteFuture()) context_.set_deadline(absl::ToChronoTime(deadline));
   if (canceller_ == nullptr) return;
   std::lock_guard lock(canceller_->mutex_);

@@ -5,6 +5,7 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/utf8.h"
 
@@ -55,6 +56,10 @@ absl::Status CheckUtf8Under(const google::protobuf::Message& message, const std:
 absl::Status ToStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  // A proxy ends so what a replica had begun to answer when it died; a server's own error has details.
+  if (absl::IsInternal(result) && status.error_details().empty() && absl::StrContains(result.message(), "RST_STREAM")) {
+    return absl::UnavailableError(absl::StrCat("the server went away within its answer: ", result.message()));
+  }
   v1::ErrorStatus details;
   if (!details.ParseFromString(status.error_details())) return result;
   for (const google::protobuf::Any& detail : details.details()) {

@@ -27,7 +27,7 @@ open loop (--rate, --trace) sends each at its time, however many then run, and c
 
 Examples:
   gatehouse bench -m novella-gpt2-7m --concurrency 16 --limit 200
-  gatehouse bench -m novella-gpt2-7m --rate 5 --duration 60 --slo-ttft 0.3 --slo-itl 0.05 --html load.html
+  gatehouse bench -m novella-gpt2-7m --rate 5 --duration 60 --slo-ttft 0.3 --slo-tpot 0.05 --html load.html
   gatehouse bench -m novella-gpt2-7m --trace AzureLLMInferenceTrace_conv.csv --speed 4 --limit 500 --timeout 30
   gatehouse bench -m novella-gpt2-7m --gating gated --threshold 0.5 --prompts book.txt --json | jq .bench.goodput_rps)";
 
@@ -175,7 +175,8 @@ void BenchCommand::Declare(CLI::App& app) {
     app.add_option(name, bound, help)->check(Positive())->type_name("SECONDS")->group(kGoals);
   };
   objective("--slo-ttft", objectives.first_token, "At most this until the first token");
-  objective("--slo-itl", objectives.inter_token, "At most this between tokens, in the mean over the request");
+  objective("--slo-tpot,--slo-itl", objectives.time_per_token,
+            "At most this between tokens, in the mean over the request (time per output token)");
   objective("--slo-e2e", objectives.end_to_end, "At most this until the end");
   app.add_option("--html", html, "Write the report as a page with plots")
       ->check(NotEmpty())
@@ -278,7 +279,7 @@ client::LoadProtocol BenchCommand::Protocol(const v1::DescribeModelResponse& des
     if (bound.has_value()) settings.emplace_back(name, Fixed(*bound, 4) + " s");
   };
   objective("slo_ttft", objectives.first_token);
-  objective("slo_itl", objectives.inter_token);
+  objective("slo_tpot", objectives.time_per_token);
   objective("slo_e2e", objectives.end_to_end);
   if (prompts_file.empty()) {
     protocol.notes.emplace_back(

@@ -59,6 +59,7 @@ void PrintLatencies(const Terminal& terminal, const LoadFigures& figures, bool o
   };
   add("first token", figures.first_token);
   add("between tokens", figures.inter_token);
+  add("a request's mean", figures.time_per_token);
   add("end to end", figures.end_to_end);
   add("queueing", figures.queue);
   if (open_loop) add("sent late by", figures.lateness);
@@ -118,6 +119,7 @@ Json BenchJson(const LoadResult& result, const LoadFigures& figures) {
           {"latency",
            {{"first_token", QuantilesJson(figures.first_token)},
             {"inter_token", QuantilesJson(figures.inter_token)},
+            {"time_per_token", QuantilesJson(figures.time_per_token)},
             {"end_to_end", QuantilesJson(figures.end_to_end)},
             {"queue", QuantilesJson(figures.queue)},
             {"lateness", QuantilesJson(figures.lateness)}}},

@@ -84,8 +84,7 @@ double PercentileOf(const v1::NonlinearityPercentiles& percentiles, double score
 
 HeatCell HeightCell(double value) {
   if (std::isnan(value)) return {"·", kDim};
-  const int height = std::clamp(static_cast<int>(value * 8), 0, 7);
-  return {kBlocks[static_cast<size_t>(height)], kPlain};
+  return {kBlocks[static_cast<size_t>(std::clamp(value * 8, 0.0, 7.0))], kPlain};
 }
 
 HeatCell PercentileCell(double percentile) {

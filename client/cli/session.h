@@ -55,7 +55,10 @@ struct Session {
   Interrupts& interrupts;
   std::string version;  // of this program
 
-  void Print(const Json& json_object) const { terminal.out << json_object.dump() << "\n"; }
+  // Bytes that are no UTF-8, as a page of metrics may have them, become U+FFFD.
+  void Print(const Json& json_object) const {
+    terminal.out << json_object.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+  }
 };
 
 // One run of a command: returns the exit code.

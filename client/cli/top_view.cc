@@ -77,6 +77,11 @@ Json ReplicaJson(const ReplicaView& replica) {
           {"tokens_per_second", Number(replica.tokens_per_second)}};
 }
 
+// A page may say anything.
+std::string BytesText(double bytes) {
+  return HumanBytes(bytes >= 0 ? static_cast<uint64_t>(std::min(bytes, 1e18)) : 0);
+}
+
 std::string ShareBar(double share, int width) {
   std::string bar;
   const long filled = std::isfinite(share) ? std::lround(std::clamp(share, 0.0, 1.0) * width) : 0;
@@ -122,9 +127,7 @@ void PrintModel(const Terminal& terminal, const std::string& name, const ModelVi
   latency("end to end", model.recent.request);
   const double kv = KvShare(model.now);
   terminal.out << "  KV memory       " << terminal.Paint(kv > 0.9 ? kBad : kGood, ShareBar(kv, 20)) << " "
-               << Percent(kv, 1) << " of "
-               << HumanBytes(static_cast<uint64_t>(std::max(0.0, model.now.kv_capacity * model.now.kv_page_bytes)))
-               << "\n";
+               << Percent(kv, 1) << " of " << BytesText(model.now.kv_capacity * model.now.kv_page_bytes) << "\n";
   const bool recent = model.recent.decisions().all() > 0;
   const double linear = LinearShare((recent ? model.recent : model.now).decisions());
   terminal.out << "  linear          " << terminal.Paint(kGood, ShareBar(linear, 20)) << " " << Percent(linear, 1)
@@ -157,7 +160,7 @@ void PrintReplicas(const Terminal& terminal, const TopView& view) {
                {Fixed(replica.running, 0), kPlain},
                {Fixed(replica.waiting, 0), kPlain},
                {Fixed(replica.tokens_per_second, 1), kPlain},
-               {HumanBytes(static_cast<uint64_t>(std::max(0.0, replica.resident_bytes))), kPlain}});
+               {BytesText(replica.resident_bytes), kPlain}});
   }
   table.Print(terminal);
 }

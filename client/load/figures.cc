@@ -21,10 +21,9 @@ bool Keeps(const std::optional<double>& bound, double value) { return !bound.has
 
 bool IsGood(const CallRecord& call, const Objectives& objectives) {
   if (!call.ok()) return false;
-  const double gaps = std::accumulate(call.gaps.begin(), call.gaps.end(), 0.0);
-  const double mean_gap = call.gaps.empty() ? 0 : gaps / static_cast<double>(call.gaps.size());
   return Keeps(objectives.first_token, call.first_token.value_or(call.ended) - call.intended) &&
-         Keeps(objectives.inter_token, mean_gap) && Keeps(objectives.end_to_end, call.ended - call.intended);
+         Keeps(objectives.time_per_token, call.time_per_token().value_or(0)) &&
+         Keeps(objectives.end_to_end, call.ended - call.intended);
 }
 
 }  // namespace
@@ -54,6 +53,10 @@ LoadFigures::LoadFigures(const LoadResult& result, const Objectives& objectives)
       inter_token(
           Collect(result, [](const CallRecord& call,
                              auto& values) { values.insert(values.end(), call.gaps.begin(), call.gaps.end()); })),
+      time_per_token(Collect(result,
+                             [](const CallRecord& call, auto& values) {
+                               if (const auto mean = call.time_per_token(); mean.has_value()) values.push_back(*mean);
+                             })),
       end_to_end(Collect(result,
                          [](const CallRecord& call, auto& values) {
                            if (call.ok()) values.push_back(call.ended - call.intended);

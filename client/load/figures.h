@@ -15,8 +15,8 @@ namespace gatehouse::client {
 
 // What a request must keep to count as good; each in seconds, absent: anything will do.
 struct Objectives {
-  std::optional<double> first_token;  // at most this until the first token
-  std::optional<double> inter_token;  // at most this between tokens, in the mean over the request
+  std::optional<double> first_token;     // at most this until the first token
+  std::optional<double> time_per_token;  // at most this between tokens, in the mean over the request
   std::optional<double> end_to_end;
 };
 
@@ -44,9 +44,10 @@ struct LoadFigures {
   double seconds = 0;
   uint64_t prompt_tokens = 0;     // of calls that got an answer
   uint64_t generated_tokens = 0;  // that arrived
-  // Seconds: until the first token, of all calls that got one; between tokens, all of them; until the end,
-  // of calls that succeeded; in the server's queue; and from when a call was to be sent until it was.
-  Quantiles first_token, inter_token, end_to_end, queue, lateness;
+  // Seconds: until the first token, of all calls that got one; between tokens, each gap; the same, each call's
+  // mean; until the end, of calls that succeeded; in the server's queue; and from when a call was to be sent until
+  // it was.
+  Quantiles first_token, inter_token, time_per_token, end_to_end, queue, lateness;
   std::map<std::pair<std::string, std::string>, ErrorCount> errors;  // by code and reason
 
   double PerSecond(double count) const { return seconds > 0 ? count / seconds : 0; }

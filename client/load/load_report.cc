@@ -80,6 +80,7 @@ using Measure = std::pair<const char*, const Quantiles*>;
 void AddLatency(const LoadFigures& figures, bool open_loop, v1::Report& report) {
   std::vector<Measure> measures = {{"first token", &figures.first_token},
                                    {"between tokens", &figures.inter_token},
+                                   {"per token, mean of a request", &figures.time_per_token},
                                    {"end to end", &figures.end_to_end},
                                    {"queueing at the server", &figures.queue}};
   if (open_loop) measures.emplace_back("sent late by", &figures.lateness);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 namespace gatehouse::client {
@@ -141,6 +142,11 @@ class LoadRun {
 };
 
 }  // namespace
+
+std::optional<double> CallRecord::time_per_token() const {
+  if (gaps.empty()) return std::nullopt;
+  return std::accumulate(gaps.begin(), gaps.end(), 0.0) / static_cast<double>(gaps.size());
+}
 
 LoadResult RunLoad(const CallPlan& plan, const LoadOptions& options) { return LoadRun(options).Run(plan); }
 

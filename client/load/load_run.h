@@ -30,6 +30,9 @@ struct CallRecord {
   double queue_seconds = 0;  // the server's account, of calls that succeeded
 
   bool ok() const { return status.ok(); }
+  // Seconds between its tokens in the mean, what others call the time per output token; nothing where it got
+  // fewer than two.
+  std::optional<double> time_per_token() const;
 };
 
 // Token × layer decisions of all calls that succeeded.

@@ -7,9 +7,11 @@
 #include <string_view>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 namespace gatehouse::client {
@@ -21,6 +23,9 @@ absl::Status Bad(size_t line, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("line ", line, " of the trace: ", what));
 }
 
+// What stands in a field, short and without what could drive a terminal.
+std::string Shown(const std::string& text) { return absl::StrCat("'", absl::CHexEscape(text.substr(0, 40)), "'"); }
+
 // Seconds since some moment that is the same for all lines.
 absl::StatusOr<double> ParseTimestamp(const std::string& text) {
   double seconds = 0;
@@ -29,13 +34,13 @@ absl::StatusOr<double> ParseTimestamp(const std::string& text) {
   for (const char* form : {"%Y-%m-%d %H:%M:%E*S", "%Y-%m-%d %H:%M:%E*S%Ez", "%Y-%m-%dT%H:%M:%E*S%Ez"}) {
     if (absl::ParseTime(form, text, &time, nullptr)) return absl::ToDoubleSeconds(time - absl::UnixEpoch());
   }
-  return absl::InvalidArgumentError(absl::StrCat(kColumns[0], " '", text, "' is no time"));
+  return absl::InvalidArgumentError(absl::StrCat(kColumns[0], " ", Shown(text), " is no time"));
 }
 
 absl::StatusOr<uint32_t> ParseTokens(const char* column, const std::string& text) {
   uint32_t tokens = 0;
   if (absl::SimpleAtoi(text, &tokens)) return tokens;
-  return absl::InvalidArgumentError(absl::StrCat(column, " '", text, "' is no number of tokens"));
+  return absl::InvalidArgumentError(absl::StrCat(column, " ", Shown(text), " is no number of tokens"));
 }
 
 std::vector<std::string> Fields(const std::string& line) {
@@ -46,7 +51,9 @@ std::vector<std::string> Fields(const std::string& line) {
 
 // Where the columns stand.
 absl::StatusOr<std::array<size_t, 3>> FindColumns(const std::string& heading) {
-  const std::vector<std::string> names = Fields(heading);
+  // Spreadsheets mark UTF-8 so.
+  constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
+  const std::vector<std::string> names = Fields(std::string(absl::StripPrefix(heading, kByteOrderMark)));
   std::array<size_t, 3> places{};
   for (size_t i = 0; i < kColumns.size(); ++i) {
     const auto found = std::find_if(names.begin(), names.end(), [&](const std::string& name) {

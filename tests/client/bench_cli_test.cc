@@ -82,7 +82,7 @@ TEST(Bench, PrintsTheDocumentedJsonAndThePageOfTheSameReport) {
   FakeServer server(loaded.Handlers());
   const auto page = TemporaryFile("load.html");
   const Finished run = Gatehouse(Bench(server, {"--limit", "5", "--warmup", "2", "-c", "2", "-n", "4", "--json",
-                                                "--html", page.string(), "--slo-ttft", "100", "--slo-itl", "100"}));
+                                                "--html", page.string(), "--slo-ttft", "100", "--slo-tpot", "100"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(loaded.requests, SizeIs(7));  // those of the warm-up too
   const auto json = run.json();
@@ -93,6 +93,8 @@ TEST(Bench, PrintsTheDocumentedJsonAndThePageOfTheSameReport) {
   EXPECT_EQ(bench["generated_tokens"], 20);
   EXPECT_EQ(bench["prompt_tokens"], 5 * 124);  // 128 and 4 do not fit a context of 128
   EXPECT_EQ(bench["latency"]["inter_token"]["count"], 15);
+  EXPECT_EQ(bench["latency"]["time_per_token"]["count"], 5);
+  EXPECT_THAT(json["settings"].dump(), HasSubstr("slo_tpot"));
   EXPECT_GE(bench["latency"]["end_to_end"]["max"], bench["latency"]["first_token"]["p50"]);
   EXPECT_GT(bench["goodput_rps"], 0);
   EXPECT_EQ(bench["routing"]["linear_fraction"], 0.25);
@@ -114,6 +116,9 @@ TEST(Bench, AnObjectiveNobodyKeepsLeavesNoGoodput) {
   EXPECT_EQ(json["bench"]["requests"]["good"], 0);
   EXPECT_EQ(json["bench"]["goodput_rps"], 0);
   EXPECT_EQ(json["bench"]["requests"]["succeeded"], 3);
+  // Its other name.
+  const auto other = Gatehouse(Bench(server, {"--limit", "3", "--json", "--slo-itl", "0.0000001"})).json();
+  EXPECT_EQ(other["bench"]["requests"]["good"], 0);
 }
 
 TEST(Bench, ReplaysATraceAndSaysHowLateItWas) {

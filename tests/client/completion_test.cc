@@ -96,7 +96,7 @@ TEST_F(Completion, OffersTheFlagsOfTheCommandAndOfAll) {
   const auto flags = InBash({"generate", "-"});
   EXPECT_THAT(flags, IsSupersetOf({"--max-tokens", "-n", "--gating", "--server", "--json", "--help"}));
   EXPECT_THAT(flags, Not(Contains("--corpus")));
-  EXPECT_THAT(InBash({"bench", "--slo"}), ElementsAre("--slo-e2e", "--slo-itl", "--slo-ttft"));
+  EXPECT_THAT(InBash({"bench", "--slo"}), ElementsAre("--slo-e2e", "--slo-itl", "--slo-tpot", "--slo-ttft"));
   EXPECT_THAT(InBash({"--co"}), ElementsAre("--color"));
 }
 

@@ -57,6 +57,8 @@ TEST(Trace, TakesColumnsAndTimesInOtherForms) {
   ASSERT_EQ(trace->size(), 1u);  // the earliest
   EXPECT_EQ((*trace)[0].prompt_tokens, 4u);
   EXPECT_EQ(Trace("TIMESTAMP,ContextTokens,GeneratedTokens\n10.5,1,1\n11,1,1\n")->at(1).seconds, 0.5);
+  // As a spreadsheet saves it.
+  EXPECT_TRUE(Trace("\xEF\xBB\xBFTIMESTAMP,ContextTokens,GeneratedTokens\r\n1,1,1\r\n").ok());
 }
 
 TEST(Trace, NamesTheLineAndTheColumnThatAreWrong) {
@@ -69,6 +71,8 @@ TEST(Trace, NamesTheLineAndTheColumnThatAreWrong) {
   EXPECT_THAT(error(heading + "1,-2,3\n"), HasSubstr("line 2 of the trace: ContextTokens '-2'"));
   EXPECT_THAT(error(heading + "1,2,99999999999\n"), HasSubstr("GeneratedTokens"));
   EXPECT_THAT(error(heading + "1,2\n"), HasSubstr("fewer fields"));
+  EXPECT_THAT(error(heading + "\x1b[2J" + std::string(5000, 'x') + ",2,3\n"), HasSubstr("TIMESTAMP '\\x1b[2Jxx"));
+  EXPECT_LT(error(heading + std::string(5000, 'x') + ",2,3\n").size(), 200u);
 }
 
 TEST(Workload, ArrivesAtTheRateAndTheSameEachTime) {
@@ -166,6 +170,8 @@ TEST(Figures, CountLatencyFromWhenARequestWasToBeSent) {
   EXPECT_EQ(figures.end_to_end.count, 3u);
   EXPECT_EQ(figures.first_token.count, 4u);
   EXPECT_EQ(figures.inter_token.count, 4u);
+  EXPECT_EQ(figures.time_per_token.count, 3u);  // of calls of two tokens and more
+  EXPECT_FLOAT_EQ(static_cast<float>(figures.time_per_token.max), 0.2f);
 }
 
 TEST(Figures, CallARequestGoodThatKeepsEveryObjective) {

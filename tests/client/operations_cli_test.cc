@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -13,6 +14,32 @@ namespace gatehouse::cli {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(Operations, ANameThatNoHeaderCanCarryIsAskedForAllTheSame) {
+  FakeHandlers handlers = Handlers();
+  handlers.get_operation = [](const auto&, auto&) { return FakeStatus{5, "there is none", "OPERATION_NOT_FOUND"}; };
+  FakeServer server(handlers);
+  for (const char* replica : {"\xC3\xBC", "a\nb", "a\x7F"}) {
+    const Finished run =
+        Gatehouse({"operations", "get", std::string("operations/") + replica + "/1", "--server", server.address()});
+    EXPECT_EQ(run.exit_code, kExitFailed) << run.err;
+    EXPECT_THAT(run.err, HasSubstr("there is none"));
+  }
+}
+
+TEST(Operations, AreWatchedOnWhereAProxyCutsTheAnswerOfAReplicaThatDied) {
+  FakeOperation operation;
+  FakeHandlers handlers = operation.Handlers(Handlers());
+  std::atomic<int> asked = 0;
+  handlers.watch_operation = [&, answer = handlers.watch_operation](const auto& request, const auto& stream) {
+    if (++asked == 1) return FakeStatus{13, "Received RST_STREAM with error code 2"};
+    return answer(request, stream);
+  };
+  FakeServer server(handlers);
+  const Finished run = Gatehouse({"operations", "watch", "operations/r1/7", "--server", server.address()});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(asked, 2);
+}
 
 TEST(Calibrate, UploadsStartsWatchesAndShowsTheLayers) {
   FakeOperation operation;

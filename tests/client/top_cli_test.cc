@@ -116,6 +116,29 @@ TEST_F(Top, LeavesATerminalAsItWas) {
   EXPECT_THAT(run.out, ::testing::EndsWith("\x1b[?1049l"));
 }
 
+TEST(TopOfAnything, ShowsAPageThatMakesNoSense) {
+  const std::string page =
+      "gatehouse_build_info{version=\"\xff\x1b[2J\"} 1\n"
+      "gatehouse_requests_running{model=\"m\xff\x1b[2J\"} 1e300\n"
+      "gatehouse_kv_pages_used{model=\"m\xff\x1b[2J\"} NaN\n"
+      "gatehouse_kv_pages_capacity{model=\"m\xff\x1b[2J\"} 1e300\n"
+      "gatehouse_kv_page_bytes{model=\"m\xff\x1b[2J\"} 1e300\n"
+      "process_resident_memory_bytes +Inf\n"
+      "gatehouse_mlp_tokens_total{model=\"m\xff\x1b[2J\",layer=\"0\",path=\"linear\",phase=\"decode\"} 1e300\n"
+      "gatehouse_mlp_tokens_total{model=\"m\xff\x1b[2J\",layer=\"0\",path=\"full\",phase=\"decode\"} -1e299\n";
+  FakeHttp server([&] { return FakeHttp::Page(page); });
+  const std::vector<std::string> once = {"top", "--metrics", server.address(), "--once", "--interval", "0.1"};
+  const Finished text = Gatehouse(once);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("m\xEF\xBF\xBD\\x1b[2J"), Not(HasSubstr("\x1b")), Not(HasSubstr("of 0 B"))));
+  std::vector<std::string> as_json = once;
+  as_json.emplace_back("--json");
+  const Finished json = Gatehouse(as_json);
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  EXPECT_EQ(json.json()["models"][0]["model"], "m\xEF\xBF\xBD\x1b[2J");
+  EXPECT_EQ(json.json()["replicas"][0]["resident_bytes"], nullptr);
+}
+
 TEST(TopWithoutServers, SaysWhatToDo) {
   std::string gone;
   {
