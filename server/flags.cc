@@ -215,7 +215,7 @@ ParsedFlags ParseServerFlags(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    parsed.exit_code = app.exit(error);
+    parsed.exit_code = app.exit(error) == 0 ? 0 : 2;
     return parsed;
   }
   for (const std::string& model : models) {

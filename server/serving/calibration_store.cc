@@ -36,7 +36,9 @@ absl::StatusOr<CalibrationStore::Entry> ReadEntry(Engine& engine, const std::str
     return absl::FailedPreconditionError("it is a calibration of another model");
   }
   if (info.name != name) {
-    return absl::InvalidArgumentError("the name in its description is another: rename the file, or write it anew");
+    return absl::InvalidArgumentError(StrCat("calibration.name ", info.name.empty() ? "is missing" : "is another",
+                                             ", must be ", name,
+                                             ", as the file is called: rename the file, or write it anew"));
   }
   return CalibrationStore::Entry{.name = name, .path = path, .info = std::move(info)};
 }

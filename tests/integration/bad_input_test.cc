@@ -189,6 +189,16 @@ TEST_F(BadModel, ADirectoryThatIsNotThereIsNamed) {
   ExpectRefusal(model());
 }
 
+TEST(CommandLine, AMistakeInItIsNamedAndEndsTheServerWithTwo) {
+  for (const auto& [flag, value] : {std::pair("--bogus", "1"), std::pair("--max-running", "0"),
+                                    std::pair("--model", "no-directory"), std::pair("--dtype", "float8")}) {
+    const Finished server = RunToEnd({Program("gatehouse-server"), flag, value});
+    EXPECT_EQ(server.exit_code, 2) << flag;
+    EXPECT_THAT(server.err, HasSubstr(flag));
+  }
+  EXPECT_EQ(RunToEnd({Program("gatehouse-server"), "--help"}).exit_code, 0);
+}
+
 TEST(Ports, OneInUseIsNamed) {
   TemporaryFolder folder;
   const std::string model = std::string(kModel) + "=" + ModelDirectory().string();

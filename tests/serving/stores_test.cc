@@ -8,6 +8,7 @@
 
 #include "server/base/error_reason.h"
 #include "server/base/files.h"
+#include "server/base/strings.h"
 #include "server/serving/calibration_store.h"
 #include "server/serving/model_catalog.h"
 #include "tests/support/fake_engine.h"
@@ -98,6 +99,15 @@ TEST_F(Calibrations, OfAnotherModelOrDamagedOrMisnamedAreLeftOut) {
   std::ofstream(shipped_ + "/notes.txt") << "x";
   Write(shipped_, "mine", "2026-01-01T00:00:00Z");
   EXPECT_THAT(Names(*Open()), ElementsAre("mine"));
+}
+
+TEST_F(Calibrations, SayWhatAMisnamedOneMustBeCalled) {
+  const auto store = Open();
+  for (const auto& [described, why] : {std::pair("original", "is another"), std::pair("", "is missing")}) {
+    ASSERT_TRUE(WriteFakeCalibration(state_ + "/copy.safetensors", FakeCalibrationInfo(described)).ok());
+    EXPECT_THAT(store->Adopt("copy", false), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                      HasSubstr(StrCat("calibration.name ", why, ", must be copy"))));
+  }
 }
 
 TEST_F(Calibrations, SayThatAModelWithoutAnyIsNotCalibrated) {
