@@ -133,12 +133,16 @@ TEST(Nonlinearity, TheScoresOfALongTextAreThoseOfItsParts) {
   const auto kept = std::get<std::vector<int64_t>>(array("kept.1").values);
   ASSERT_EQ(scores.size(), kept.size());
   ASSERT_GT(scores.size(), 10'000u);
-  std::vector<double> used;
+  const auto norms = std::get<std::vector<float>>(array("output_norm.1").values);
+  std::vector<double> used, relative;
   for (size_t i = 0; i < scores.size(); ++i) {
     EXPECT_EQ(kept[i] == 0, i % 128 < 4) << i;
-    if (kept[i]) used.push_back(scores[i]);
+    if (!kept[i]) continue;
+    used.push_back(scores[i]);
+    relative.push_back(scores[i] / norms[i]);
   }
   EXPECT_NEAR(Numbers(Table(*result, "layers"), "p95")[0], PercentilesOf(used).p95, 1e-6);
+  EXPECT_NEAR(Numbers(Table(*result, "layers"), "relative_p50")[0], PercentilesOf(relative).p50, 1e-6);
   const auto cluster = std::get<std::vector<int64_t>>(array("cluster.1").values);
   for (size_t i = 0; i < cluster.size(); ++i) {
     if (cluster[i] < 0) continue;
