@@ -84,6 +84,36 @@ std::string ModelOf(const CLI::App& app) {
   return "NAME";
 }
 
+// The command that `app` has come to, such as "gatehouse experiment cost".
+std::string CommandOf(const CLI::App& app) {
+  const auto subs = app.get_subcommands();
+  return subs.empty() ? app.get_name() : app.get_name() + " " + CommandOf(*subs.front());
+}
+
+// What is wrong with a command line, by the word that is.
+std::string DescribeUsageError(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unexpected = app.remaining(/*recurse=*/true);
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    std::string message = "not expected:";
+    for (const std::string& word : unexpected) message += " " + word;
+    return message;
+  }
+  const CLI::App* last = &app;
+  while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
+  if (error.get_name() != "RequiredError" || last->get_require_subcommand_min() == 0) return error.what();
+  const auto command = std::find_if(unexpected.begin(), unexpected.end(),
+                                    [](const std::string& word) { return !word.starts_with('-'); });
+  if (command == unexpected.end()) return "a command is missing";
+  return *command + " is no command of " + CommandOf(app);
+}
+
+int RefuseUsage(const CLI::App& app, const CLI::ParseError& error, bool json, const Environment& environment) {
+  const absl::Status status = absl::InvalidArgumentError(DescribeUsageError(app, error));
+  if (json) environment.out << ErrorJson(status).dump() << "\n";
+  environment.err << "gatehouse: " << status.message() << "; see `" << CommandOf(app) << " --help`\n";
+  return kExitUsage;
+}
+
 int RunAction(const Action& action, const GlobalFlags& flags, Terminal& terminal, const Environment& environment,
               const std::string& model) {
   const auto fail = [&](const absl::Status& status, int exit_code) {
@@ -145,12 +175,14 @@ int RunProgram(std::vector<std::string> arguments, const Environment& environmen
   AddCompletion(app, action);
   for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) sub->fallthrough();
   CheckNumbers(app);
+  const bool json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
-    const bool failed = app.exit(error, environment.out, environment.err) != 0;
-    return failed ? kExitUsage : kExitOk;
+    if (error.get_exit_code() != 0) return RefuseUsage(app, error, json, environment);
+    app.exit(error, environment.out, environment.err);  // --help, --version
+    return kExitOk;
   }
   Terminal terminal{.out = environment.out,
                     .err = environment.err,

@@ -133,8 +133,14 @@ TEST(Usage, BadCommandLinesExitWithTwoAndNameTheFlag) {
     EXPECT_EQ(run.exit_code, kExitUsage) << run.out << run.err;
     return run.err;
   };
-  usage({});
-  EXPECT_THAT(usage({"generate", "--prompt", "x"}), HasSubstr("--model"));
+  EXPECT_EQ(usage({}), "gatehouse: a command is missing; see `gatehouse --help`\n");
+  EXPECT_EQ(usage({"--json", "generat"}), "gatehouse: generat is no command of gatehouse; see `gatehouse --help`\n");
+  EXPECT_EQ(usage({"experiment"}), "gatehouse: a command is missing; see `gatehouse experiment --help`\n");
+  EXPECT_EQ(usage({"experiment", "costs", "-m", "m"}),
+            "gatehouse: costs is no command of gatehouse experiment; see `gatehouse experiment --help`\n");
+  EXPECT_EQ(usage({"generate", "-m", "m", "--prompt", "x", "--tempature", "0.5"}),
+            "gatehouse: not expected: --tempature 0.5; see `gatehouse generate --help`\n");
+  EXPECT_EQ(usage({"generate", "--prompt", "x"}), "gatehouse: --model is required; see `gatehouse generate --help`\n");
   EXPECT_THAT(usage({"generate", "-m", "m"}), HasSubstr("--prompt"));
   EXPECT_THAT(usage({"generate", "-m", "m", "--prompt", "x", "--layers", "5-3"}),
               AllOf(HasSubstr("--layers"), HasSubstr("'5-3'")));
@@ -146,6 +152,17 @@ TEST(Usage, BadCommandLinesExitWithTwoAndNameTheFlag) {
   EXPECT_THAT(usage({"models", "--timeout", "-1"}), HasSubstr("--timeout"));
   EXPECT_THAT(usage({"models", "--timeout", "nan"}), HasSubstr("--timeout"));
   EXPECT_THAT(usage({"models", "--no-such-flag"}), HasSubstr("--no-such-flag"));
+}
+
+TEST(Usage, ABadCommandLineIsJsonToo) {
+  const std::vector<std::vector<std::string>> commands = {{"--json", "generat"}, {"generate", "--json"}};
+  for (const auto& arguments : commands) {
+    const Finished run = Gatehouse(arguments);
+    EXPECT_EQ(run.exit_code, kExitUsage);
+    EXPECT_EQ(run.json()["error"]["code"], "INVALID_ARGUMENT") << run.out;
+    EXPECT_EQ(run.json()["error"]["reason"], "");
+  }
+  EXPECT_EQ(Gatehouse({"generate"}).out, "");
 }
 
 TEST(Usage, NumbersOutOfTheirBoundsAreNamedWithThem) {
