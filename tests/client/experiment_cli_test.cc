@@ -282,7 +282,7 @@ TEST(Experiment, RefusesFlagsThatMakeNoSense) {
     EXPECT_EQ(run.exit_code, kExitUsage);
     EXPECT_THAT(run.err, HasSubstr(text));
   };
-  refused({}, "subcommand");
+  refused({}, "a command is missing; see `gatehouse experiment --help`");
   refused({"cost", "-m", "m"}, "--corpus");
   refused({"cost", "-m", "m", "--corpus", "x", "--layers", "5-3"}, "'5-3'");
   refused({"cost", "-m", "m", "--corpus", "x", "--thresholds", "0.5"}, "--thresholds");

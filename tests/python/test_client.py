@@ -254,7 +254,7 @@ def test_methods_tell_their_arguments(gh):
 
 
 def test_options_are_checked(gh):
-    with pytest.raises(ValueError, match="attempts is 9, must be in"):
+    with pytest.raises(ValueError, match=r"attempts is 9, must be a whole number in \[1, 5\]"):
         gh.connect(attempts=9)
     with pytest.raises(ValueError, match="keepalive is 1, must be in"):
         gh.connect(keepalive=1)
