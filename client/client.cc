@@ -17,6 +17,7 @@
 #include "gatehouse/v1/operations.grpc.pb.h"
 #include "gatehouse/v1/scoring.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/channel.h"
 
 namespace gatehouse::client {
 namespace {
