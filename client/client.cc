@@ -1,5 +1,7 @@
 #include "client/client.h"
 
+#include <grpcpp/channel.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -17,7 +19,6 @@
 #include "gatehouse/v1/operations.grpc.pb.h"
 #include "gatehouse/v1/scoring.grpc.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "grpcpp/channel.h"
 
 namespace gatehouse::client {
 namespace {

@@ -55,6 +55,10 @@ def change(row: Row, name: str, digits: int = 1) -> str:
     return interval(row, name, digits, scale=100, sign=True, unit=" %")
 
 
+def share(row: Row, name: str) -> str:
+    return interval(row, name, 1, scale=100, unit=" %")
+
+
 def show(title: str, header: list[str], rows: list[list[str]]) -> None:
     print(f"**{title}**\n")
     print("| " + " | ".join(header) + " |")
@@ -102,22 +106,20 @@ def show_clusters(report: Report, most: int = 4) -> None:
 def show_polynomial(report: Report) -> None:
     rows = rows_of(report, "layers")
     without = {row["layer"]: row for row in rows if row["tokens"] == "without newlines"}
-    fits = [row for table in ("powers", "products") for row in rows_of(report, table) if row["tokens"] == "all"]
-    powers: dict[Value, float] = {}
-    shuffled: dict[Value, float] = {}
-    for fit in rows_of(report, "powers"):
-        if fit["tokens"] == "all":
-            powers[fit["layer"]] = max(powers.get(fit["layer"], -math.inf), fit["tuned_r2"])
-    for fit in fits:
-        shuffled[fit["layer"]] = max(shuffled.get(fit["layer"], -math.inf), fit["shuffled"])
+    powers, products = ([row for row in rows_of(report, table) if row["tokens"] == "all"]
+                        for table in ("powers", "products"))
+
+    def highest(fits: list[Row], layer: Value, name: str) -> Value:
+        return max(fit[name] for fit in fits if fit["layer"] == layer)
     cells = []
     for row in rows:
         if row["tokens"] != "all":
             continue
         other = without.get(row["layer"])
         cells.append([number(row["layer"], 0), f"{row['test_tokens']:.0f} ({row['newlines']:.0f})",
-                      number(row["linear_r2"]), number(powers[row["layer"]]), interval(row, "best_r2"), number(row["gain"], sign=True),
-                      number(row["degree"], 0), number(shuffled[row["layer"]]),
+                      number(row["linear_r2"]), number(highest(powers, row["layer"], "tuned_r2")),
+                      interval(row, "best_r2"), number(row["gain"], sign=True),
+                      number(row["degree"], 0), number(highest(powers + products, row["layer"], "shuffled")),
                       number(other["best_r2"]) if other else "–"])
     show("B.2: polynomials of the most nonlinear tenth",
          ["layer", "test tokens (newlines)", "R² degree 1", "powers alone", "best of all", "gain", "degree",
@@ -146,17 +148,12 @@ def layer_to_show(report: Report) -> float | None:
 def show_levels(report: Report, layer: float | None) -> None:
     for weights in ("trained", "random weights"):
         cells = [[f"{row['level']:.0f} of {row['of']:.0f}", number(row["tokens"], 0), percent(row["share"]),
-                  change_free(row, "exception_rate"), interval(row, "output_norm", 2),
+                  share(row, "exception_rate"), interval(row, "output_norm", 2),
                   interval(row, "residual_norm", 2)]
                  for row in rows_of(report, "levels") if row["layer"] == layer and row["weights"] == weights]
         if cells:
             show(f"B.5: layer {layer:.0f} by level of consensus, {weights}",
                  ["level", "tokens", "share", "exception neuron fires", "‖y‖", "‖δ‖"], cells)
-
-
-def change_free(row: Row, name: str) -> str:
-    """A share with its interval, in percent."""
-    return interval(row, name, 1, scale=100, unit=" %")
 
 
 def show_exclusivity(report: Report) -> None:

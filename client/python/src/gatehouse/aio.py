@@ -17,8 +17,8 @@ import numpy.typing as npt
 from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
-from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, closed, from_rpc
+from gatehouse.channel import DEFAULT_SERVER, Connection, Deadline, Options, metadata, seconds
+from gatehouse.errors import CancelledError, DeadlineExceededError, GatehouseError, from_rpc
 from gatehouse.folds import GenerationFold
 from gatehouse.methods import as_method
 from gatehouse.operations import Corpora, Corpus, OperationState, OperationView
@@ -136,28 +136,16 @@ class AsyncGeneration(AsyncStream[Token, GenerationResult]):
             yield tail
 
 
-class AsyncClient:
+class AsyncClient(Connection):
     """A connection to a Gatehouse server, for asyncio; see `Client`.  Belongs to the event loop that first uses it."""
 
     def __init__(self, server: str = DEFAULT_SERVER, options: Options | None = None) -> None:
-        self.options = options or Options()
-        self._closed = False
-        arguments = channel_arguments(server, self.options)
-        if self.options.credentials is None:
-            self._channel = grpc.aio.insecure_channel(server, arguments)
-        else:
-            self._channel = grpc.aio.secure_channel(server, self.options.credentials, arguments)
+        super().__init__(grpc.aio, server, options)
 
     async def close(self) -> None:
         """Ends the connection and every call on it."""
         self._closed = True
         await self._channel.close()
-
-    def _open(self) -> Any:
-        """The channel; FailedPreconditionError once it is closed."""
-        if self._closed:
-            raise closed()
-        return self._channel
 
     async def __aenter__(self) -> Self:
         return self
@@ -191,7 +179,7 @@ class AsyncClient:
         name: for reports.  replica: that a proxy is to send it to, such as the one that has an earlier Corpus.
         """
         call = self._open().stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
-                                          operations_pb2.UploadCorpusResponse.FromString)(
+                                         operations_pb2.UploadCorpusResponse.FromString)(
             timeout=seconds(timeout, self.options.stream_timeout),
             metadata=metadata(replica or self.options.replica))
         try:
@@ -233,7 +221,7 @@ class AsyncClient:
     async def run(self, call: Unary[Result]) -> Result:
         """Runs a call with one answer."""
         method = self._open().unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
-                                           call.response.FromString)
+                                          call.response.FromString)
         try:
             with _told_of_closing():
                 response = await method(call.request, timeout=seconds(call.timeout, self.options.timeout),
@@ -249,7 +237,7 @@ class AsyncClient:
     def start(self, call: Streaming[Any, Any]) -> Any:
         """gRPC's own handle of a call."""
         method = self._open().unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
-                                            call.response.FromString)
+                                           call.response.FromString)
         return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
                       metadata=metadata(call.replica or self.options.replica))
 

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 import grpc
 
-from gatehouse.errors import InvalidArgumentError
+from gatehouse.errors import FailedPreconditionError, InvalidArgumentError
 from gatehouse.requests import Default, Timeout
 
 DEFAULT_SERVER = "127.0.0.1:50151"
@@ -88,6 +88,26 @@ def channel_arguments(server: str, options: Options) -> list[tuple[str, Any]]:
     if server.startswith(("127.", "localhost:", "[::1]")):
         arguments.append(("grpc.enable_http_proxy", 0))
     return arguments
+
+
+class Connection:
+    """What both clients have of a connection: its options, and its channel until it is closed."""
+
+    def __init__(self, api: Any, server: str, options: Options | None) -> None:
+        """api: grpc or grpc.aio."""
+        self.options = options or Options()
+        self._closed = False
+        arguments = channel_arguments(server, self.options)
+        if self.options.credentials is None:
+            self._channel: Any = api.insecure_channel(server, arguments)
+        else:
+            self._channel = api.secure_channel(server, self.options.credentials, arguments)
+
+    def _open(self) -> Any:
+        """The channel; FailedPreconditionError once it is closed."""
+        if self._closed:
+            raise FailedPreconditionError("the client is closed")
+        return self._channel
 
 
 def _service_config(attempts: int) -> str:

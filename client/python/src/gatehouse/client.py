@@ -16,8 +16,8 @@ import numpy.typing as npt
 from gatehouse import calls
 from gatehouse import operations as ops
 from gatehouse.calls import Streaming, Unary
-from gatehouse.channel import DEFAULT_SERVER, Deadline, Options, channel_arguments, metadata, seconds
-from gatehouse.errors import DeadlineExceededError, GatehouseError, closed, from_rpc
+from gatehouse.channel import DEFAULT_SERVER, Connection, Deadline, Options, metadata, seconds
+from gatehouse.errors import DeadlineExceededError, GatehouseError, from_rpc
 from gatehouse.folds import GenerationFold
 from gatehouse.methods import as_method
 from gatehouse.operations import Corpora, Corpus, OperationState, OperationView
@@ -125,7 +125,7 @@ class Generation(Stream[Token, GenerationResult]):
             yield tail
 
 
-class Client:
+class Client(Connection):
     """A connection to a Gatehouse server; connects at its first call.  Safe to use from several threads.
 
     server: HOST:PORT; a name with several addresses is used round robin.  options: see gatehouse.Options.
@@ -133,24 +133,12 @@ class Client:
     """
 
     def __init__(self, server: str = DEFAULT_SERVER, options: Options | None = None) -> None:
-        self.options = options or Options()
-        self._closed = False
-        arguments = channel_arguments(server, self.options)
-        if self.options.credentials is None:
-            self._channel = grpc.insecure_channel(server, arguments)
-        else:
-            self._channel = grpc.secure_channel(server, self.options.credentials, arguments)
+        super().__init__(grpc, server, options)
 
     def close(self) -> None:
         """Ends the connection and every call on it."""
         self._closed = True
         self._channel.close()
-
-    def _open(self) -> Any:
-        """The channel; FailedPreconditionError once it is closed."""
-        if self._closed:
-            raise closed()
-        return self._channel
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +188,7 @@ class Client:
                 call.cancel()
 
         method = self._open().stream_unary(f"/{UPLOAD}", operations_pb2.UploadCorpusRequest.SerializeToString,
-                                            operations_pb2.UploadCorpusResponse.FromString)
+                                           operations_pb2.UploadCorpusResponse.FromString)
         call = method.future(messages(), timeout=seconds(timeout, self.options.stream_timeout),
                              metadata=metadata(replica or self.options.replica))
         begun.set()
@@ -237,7 +225,7 @@ class Client:
     def run(self, call: Unary[Result]) -> Result:
         """Runs a call with one answer."""
         method = self._open().unary_unary(f"/{call.method}", lambda request: request.SerializeToString(),
-                                           call.response.FromString)
+                                          call.response.FromString)
         try:
             response = method(call.request, timeout=seconds(call.timeout, self.options.timeout),
                               metadata=metadata(call.replica or self.options.replica))
@@ -252,7 +240,7 @@ class Client:
     def start(self, call: Streaming[Any, Any]) -> Any:
         """gRPC's own handle of a call."""
         method = self._open().unary_stream(f"/{call.method}", lambda request: request.SerializeToString(),
-                                            call.response.FromString)
+                                           call.response.FromString)
         return method(call.request, timeout=seconds(call.timeout, self.options.stream_timeout),
                       metadata=metadata(call.replica or self.options.replica))
 

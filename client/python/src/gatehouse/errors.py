@@ -131,11 +131,6 @@ _BY_CODE: dict[str, type[GatehouseError]] = {kind.code: kind for kind in (
     UnavailableError, DeadlineExceededError, CancelledError, InternalError, DataLossError, UnimplementedError)}
 
 
-def closed() -> FailedPreconditionError:
-    """Of a call on a client that was closed before."""
-    return FailedPreconditionError("the client is closed")
-
-
 def from_code(code: str, message: str, **details: Any) -> GatehouseError:
     """The exception of a gRPC code's name."""
     return _BY_CODE.get(code, GatehouseError)(message, code=code, **details)
