@@ -43,7 +43,7 @@ endfunction()
 
 # gatehouse_compile_plainly(<target> [<library>...]): as gatehouse_use_torch_headers, and without the
 # optimisations that take longer than they save, for what only drives the code that has work
-# to do: tests and benchmarks.
+# to do: tests, benchmarks and the command line.
 function(gatehouse_compile_plainly target)
   target_compile_options(${target} PRIVATE -O1)
   gatehouse_use_torch_headers(${target} ${ARGN})

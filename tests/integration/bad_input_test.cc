@@ -13,16 +13,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kModel[] = "novella-neox-4m";
-
 std::filesystem::path ModelDirectory() { return SourceFile(std::string("models/") + kModel); }
 
 class BadRequest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     state_ = new TemporaryFolder;
-    server_ = new RunningServer({"--model", std::string(kModel) + "=" + ModelDirectory().string(), "--state-dir",
-                                 state_->path(), "--max-waiting", "4"});
+    server_ = new RunningServer({"--model", ModelFlag(), "--state-dir", state_->path(), "--max-waiting", "4"});
   }
   static void TearDownTestSuite() {
     delete server_;
@@ -201,7 +198,7 @@ TEST(CommandLine, AMistakeInItIsNamedAndEndsTheServerWithTwo) {
 
 TEST(Ports, OneInUseIsNamed) {
   TemporaryFolder folder;
-  const std::string model = std::string(kModel) + "=" + ModelDirectory().string();
+  const std::string model = ModelFlag();
   RunningServer first({"--model", model, "--state-dir", folder.path()});
   const Finished second = RunToEnd({Program("gatehouse-server"), "--listen", first.address(), "--metrics-listen",
                                     "127.0.0.1:0", "--state-dir", folder.path() / "other", "--model", model});

@@ -16,8 +16,6 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-constexpr char kModel[] = "novella-neox-4m";
-
 std::string Content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -27,9 +25,7 @@ std::string Content(const std::filesystem::path& path) {
 class Experiments : public ::testing::Test {
  protected:
   std::vector<std::string> Flags() const {
-    return {"--model",     std::string(kModel) + "=" + SourceFile(std::string("models/") + kModel).string(),
-            "--state-dir", folder_.path() / "state",
-            "--replica",   "r1"};
+    return {"--model", ModelFlag(), "--state-dir", folder_.path() / "state", "--replica", "r1"};
   }
   static std::vector<std::string> Experiment(const std::string& verb, std::vector<std::string> more) {
     std::vector<std::string> arguments = {"experiment",

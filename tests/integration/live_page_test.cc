@@ -16,8 +16,6 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-constexpr char kModel[] = "novella-neox-4m";
-
 json Body(const std::string& prompt, int max_tokens) {
   return {{"model", kModel}, {"prompt", prompt}, {"max_tokens", max_tokens}, {"temperature", 0}};
 }
@@ -34,11 +32,8 @@ std::vector<json> EventsIn(const std::string& answer) {
 class LivePage : public ::testing::Test {
  protected:
   static std::vector<std::string> Flags(const TemporaryFolder& folder) {
-    return {"--model",       std::string(kModel) + "=" + SourceFile(std::string("models/") + kModel).string(),
-            "--state-dir",   folder.path(),
-            "--page-listen", "0",
-            "--max-running", "1",
-            "--max-waiting", "0"};
+    return {"--model", ModelFlag(),     "--state-dir", folder.path(),   "--page-listen",
+            "0",       "--max-running", "1",           "--max-waiting", "0"};
   }
   std::string Ask(const json& body) const {
     HttpExchange exchange(server_.page_port());

@@ -12,15 +12,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kModel[] = "novella-neox-4m";
-
 class LoadedServer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder();
-    server_ =
-        new RunningServer({"--model", std::string(kModel) + "=" + SourceFile(std::string("models/") + kModel).string(),
-                           "--state-dir", folder_->path()});
+    server_ = new RunningServer({"--model", ModelFlag(), "--state-dir", folder_->path()});
   }
   static void TearDownTestSuite() {
     delete server_;

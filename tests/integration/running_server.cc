@@ -51,6 +51,8 @@ std::string HttpGet(const std::string& address, const std::string& path) {
 std::filesystem::path Program(const std::string& name) { return FromEnvironment("GATEHOUSE_BIN_DIR") / name; }
 std::filesystem::path SourceFile(const std::string& path) { return FromEnvironment("GATEHOUSE_SOURCE_DIR") / path; }
 
+std::string ModelFlag() { return std::string(kModel) + "=" + SourceFile(std::string("models/") + kModel).string(); }
+
 TemporaryFolder::TemporaryFolder() {
   std::string pattern = std::filesystem::temp_directory_path() / "gatehouse-test-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) std::abort();

@@ -17,6 +17,10 @@ namespace gatehouse::testing {
 std::filesystem::path Program(const std::string& name);
 std::filesystem::path SourceFile(const std::string& path);
 
+// An embedded model, and the value of --model that serves it by that name.
+inline constexpr char kModel[] = "novella-neox-4m";
+std::string ModelFlag();
+
 // A folder that goes away with the test.
 class TemporaryFolder {
  public:

@@ -11,14 +11,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kModel[] = "novella-neox-4m";
-
 class Streams : public ::testing::Test {
  protected:
   RunningServer Server(std::vector<std::string> more = {}) const {
-    std::vector<std::string> flags = {"--model",
-                                      std::string(kModel) + "=" + SourceFile(std::string("models/") + kModel).string(),
-                                      "--state-dir", folder_.path()};
+    std::vector<std::string> flags = {"--model", ModelFlag(), "--state-dir", folder_.path()};
     flags.insert(flags.end(), more.begin(), more.end());
     return RunningServer(flags);
   }

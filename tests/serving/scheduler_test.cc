@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/time/clock.h"
 #include "server/base/error_reason.h"
@@ -55,12 +54,6 @@ class SchedulerTest : public ServingTest {
     return rows;
   }
 };
-
-std::vector<int32_t> Ids(int count) {
-  std::vector<int32_t> ids(count);
-  std::iota(ids.begin(), ids.end(), 3);
-  return ids;
-}
 
 TEST_F(SchedulerTest, DecodesEightStreamsInSharedStepsWithTheTokensOfTheirSoloRuns) {
   Run();

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "server/serving/score_windows.h"
 #include "tests/serving/serving_fixture.h"
@@ -11,12 +10,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::vector<int32_t> Ids(int count) {
-  std::vector<int32_t> ids(count);
-  std::iota(ids.begin(), ids.end(), 3);
-  return ids;
-}
 
 TEST(ScoreWindows, ScoresEveryPositionButTheFirstExactlyOnce) {
   for (int tokens = 1; tokens <= 40; ++tokens) {

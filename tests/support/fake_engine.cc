@@ -87,6 +87,12 @@ RowResult FailedRow(absl::Status status) {
 
 }  // namespace
 
+std::vector<int32_t> Ids(int count) {
+  std::vector<int32_t> ids(count);
+  std::iota(ids.begin(), ids.end(), 3);
+  return ids;
+}
+
 FakeEngine::FakeEngine(FakeEngineOptions options) : options_(std::move(options)) {
   info_.architecture = "gpt2";
   info_.layers = options_.layers;

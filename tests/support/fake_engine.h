@@ -28,6 +28,9 @@ struct FakeEngineOptions {
   std::string fingerprint = "sha256:fake";
 };
 
+// That many token ids that FakeEngine knows: 3, 4, 5...
+std::vector<int32_t> Ids(int count);
+
 // An engine without weights, for tests of what lies above it: the next token's
 // distribution is a hash of the tokens so far and of the paths they took, so every
 // mistake in feeding, rolling back or routing shows.  It can be made to wait, to fail

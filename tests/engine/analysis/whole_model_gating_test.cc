@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using testing::PlantedCorpus;
 using testing::StatusIs;
 
-constexpr int kWindow = 64;
+constexpr int kWindowTokens = 64;
 constexpr int kSinks = 4;
 
 // Every MLP folds hard on every token: no linear map does, not even for a few.
@@ -45,7 +45,7 @@ ModelWeights NowhereLinear() {
 absl::StatusOr<CalibrationData> CalibrateTo(const ModelWeights& model, const BudgetOptions& budget,
                                             const ProgressFn& progress = nullptr, std::atomic<bool>* stop = nullptr) {
   CalibrateOptions options;
-  options.window_tokens = kWindow;
+  options.window_tokens = kWindowTokens;
   options.fit_tokens = 1'000;
   options.gate_tokens = 1'000;
   options.select_tokens = 600;
@@ -68,7 +68,7 @@ class Split {
   static SplitStream Make(const ModelWeights& model, int64_t count, uint64_t seed) {
     std::vector<int64_t> blocks(count);
     std::iota(blocks.begin(), blocks.end(), 0);
-    return SplitStream(model, PlantedCorpus(count * kWindow, seed), blocks, kWindow);
+    return SplitStream(model, PlantedCorpus(count * kWindowTokens, seed), blocks, kWindowTokens);
   }
   const std::atomic<bool> cancelled_{false};
   const ProgressFn progress_;
@@ -219,7 +219,7 @@ TEST(WholeModelGating, TakesALayerThatIsLinearForNothing) {
   EXPECT_LT(point.layers[0].linear_threshold, 0);  // always, and the gate is not asked
   EXPECT_LT(point.cost, 5e-4);
   // One of four layers at an eighth of its work, sinks in full.
-  EXPECT_GE(point.work_saved, 0.25 * 0.875 * (kWindow - kSinks) / kWindow - 0.01);
+  EXPECT_GE(point.work_saved, 0.25 * 0.875 * (kWindowTokens - kSinks) / kWindowTokens - 0.01);
   EXPECT_THAT(data->info.ingredients, ElementsAre("ladders", "sequential"));
   EXPECT_EQ(data->info.layers[0].ladder_neurons, 64);
 }
