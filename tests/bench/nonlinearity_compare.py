@@ -20,6 +20,7 @@ import pathlib
 import re
 import resource
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -120,12 +121,31 @@ def best_product(d, d_mlp):
     return rates
 
 
+class Round:
+    """Both on the same tokens, one after the other."""
+
+    def __init__(self, args, python, tokens, sizes, directory):
+        self.ours, splits, our_scores, kept, self.memory = gatehouse(args, tokens, sizes, directory)
+        cut = tokens.reshape(-1, args.window)
+        held = cut[sorted(splits["gate"] + splits["select"] + splits["report"])]
+        config = python.model.config
+        self.rates = best_product(config.hidden_size, python.mlps[0].c_fc.weight.shape[1]
+                                  if hasattr(python.mlps[0], "c_fc") else config.intermediate_size)
+        self.theirs, start = {}, time.perf_counter()
+        surrogates = python.fit(cut[splits["fit"]])
+        self.theirs["surrogates"], start = time.perf_counter() - start, time.perf_counter()
+        their_scores = python.score(held, surrogates)
+        self.theirs["scores"] = time.perf_counter() - start
+        self.difference = np.abs(our_scores / their_scores - 1)[kept].max()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--probe", default=ROOT / "build/release/tests/experiment_probe")
-    parser.add_argument("--tokens", type=int, default=16384, help="to score")
-    parser.add_argument("--fit-tokens", type=int, default=4096, help="for the surrogates, others than those")
+    parser.add_argument("--tokens", type=int, default=4096, help="to score in a round")
+    parser.add_argument("--rounds", type=int, default=4, help="of both by turns, since a machine's speed drifts")
+    parser.add_argument("--fit-tokens", type=int, default=4096, help="for the surrogates of a round, others than those")
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--grow", action="store_true", help="run Gatehouse again with twice the tokens, for its memory")
     args = parser.parse_args()
@@ -136,44 +156,38 @@ def main():
         block = tokens // 4 // args.window * args.window
         return {"fit": args.fit_tokens, "select": block, "report": 2 * block, "gate": tokens - 3 * block}
 
-    def draw(tokens):
+    def draw(seed, tokens):
         count = args.fit_tokens + tokens
-        return np.random.default_rng(0).integers(0, config.vocab_size, count)
+        return np.random.default_rng(seed).integers(0, config.vocab_size, count)
 
     if args.tokens % args.window or args.fit_tokens % args.window or args.tokens < 4 * args.window:
         parser.error(f"both counts of tokens must be multiples of {args.window}, --tokens at least {4 * args.window}")
-    tokens = draw(args.tokens)
+    rounds, grown = [], None
     with tempfile.TemporaryDirectory() as directory:
-        ours, splits, our_scores, kept, memory = gatehouse(args, tokens, sizes(args.tokens), directory)
-        grown = None
+        for number in range(args.rounds):
+            rounds.append(Round(args, python, draw(number, args.tokens), sizes(args.tokens), directory))
+            print(f"round {number + 1} of {args.rounds}: {rounds[-1].ours} {rounds[-1].theirs}", file=sys.stderr)
         if args.grow:
-            *_, grown = gatehouse(args, draw(2 * args.tokens), sizes(2 * args.tokens), directory)
+            *_, grown = gatehouse(args, draw(0, 2 * args.tokens), sizes(2 * args.tokens), directory)
 
-    cut = tokens.reshape(-1, args.window)
-    held = cut[sorted(splits["gate"] + splits["select"] + splits["report"])]
-    rates = best_product(config.hidden_size, python.mlps[0].c_fc.weight.shape[1]
-                         if hasattr(python.mlps[0], "c_fc") else config.intermediate_size)
-    theirs, start = {}, time.perf_counter()
-    surrogates = python.fit(cut[splits["fit"]])
-    theirs["surrogates"], start = time.perf_counter() - start, time.perf_counter()
-    their_scores = python.score(held, surrogates)
-    theirs["scores"] = time.perf_counter() - start
-
-    difference = np.abs(our_scores / their_scores - 1)[kept].max()
+    ours = {stage: sum(r.ours[stage] for r in rounds) for stage in STAGES}
+    theirs = {stage: sum(r.theirs[stage] for r in rounds) for stage in STAGES[:2]}
+    rates = {name: max(r.rates[name] for r in rounds) for name in rounds[0].rates}
     # Attention's four products and the MLP's two, and the surrogate.
-    flops = held.size * len(python.mlps) * (24 + 2) * config.hidden_size ** 2
+    scored = args.rounds * args.tokens
+    flops = scored * len(python.mlps) * (24 + 2) * config.hidden_size ** 2
     best = max(rates.values())
     print(json.dumps({
-        "tokens": int(held.size), "fit_tokens": args.fit_tokens, "layers": len(python.mlps),
+        "rounds": args.rounds, "tokens": scored, "fit_tokens": args.fit_tokens, "layers": len(python.mlps),
         "gatehouse_s": {stage: round(s, 2) for stage, s in ours.items()},
         "python_s": {stage: round(s, 2) for stage, s in theirs.items()},
         "ratio_scores": round(theirs["scores"] / ours["scores"], 2),
         "ratio_with_fit": round(sum(theirs.values()) / (ours["surrogates"] + ours["scores"]), 2),
-        "largest_relative_difference_of_scores": float(f"{difference:.2g}"),
+        "largest_relative_difference_of_scores": float(f"{max(r.difference for r in rounds):.2g}"),
         "matrix_product_gflops": {name: round(rate, 1) for name, rate in rates.items()},
         "gatehouse_gflops_while_scoring": round(flops / ours["scores"] / 1e9, 1),
         "share_of_best_product": round(flops / ours["scores"] / 1e9 / best, 2),
-        "gatehouse_peak_mib": round(memory), "gatehouse_peak_mib_at_twice_the_tokens": grown and round(grown),
+        "gatehouse_peak_mib": round(max(r.memory for r in rounds)), "gatehouse_peak_mib_at_twice_the_tokens": grown and round(grown),
         "python_peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }, indent=1))
 

@@ -43,16 +43,22 @@ struct Largest {
   at::Tensor tokens;  // [n] int64, index of the token
   at::Tensor x;       // [n, d_model] float32
 
-  void Add(const at::Tensor& more_scores, const at::Tensor& more_tokens, const at::Tensor& more_x, int64_t most) {
-    if (more_scores.size(0) == 0) return;
+  // From a batch whose first token is `first_token`: scores [tokens] float32 and what the MLP reads
+  // [tokens, d_model] of all of it; only those at `rows` count.
+  void Add(const at::Tensor& batch_scores, const at::Tensor& batch_x, const at::Tensor& rows, int64_t first_token,
+           int64_t most) {
+    const at::Tensor counted = batch_scores.index_select(0, rows);
+    const auto [more_scores, order] = counted.topk(std::min(most, counted.size(0)));
+    const at::Tensor more = rows.index_select(0, order);
     const bool first = !scores.defined();
-    scores = first ? more_scores : at::cat({scores, more_scores});
-    tokens = first ? more_tokens : at::cat({tokens, more_tokens});
-    x = first ? more_x : at::cat({x, more_x});
-    const at::Tensor best = std::get<1>(scores.topk(std::min(most, scores.size(0))));
-    scores = scores.index_select(0, best);
-    tokens = tokens.index_select(0, best);
-    x = x.index_select(0, best);
+    const at::Tensor all_scores = first ? more_scores.to(at::kDouble) : at::cat({scores, more_scores.to(at::kDouble)});
+    const at::Tensor all_tokens = first ? more + first_token : at::cat({tokens, more + first_token});
+    const at::Tensor more_x = batch_x.index_select(0, more);
+    const at::Tensor all_x = first ? more_x : at::cat({x, more_x});
+    const at::Tensor best = std::get<1>(all_scores.topk(std::min(most, all_scores.size(0))));
+    scores = all_scores.index_select(0, best);
+    tokens = all_tokens.index_select(0, best);
+    x = all_x.index_select(0, best);
   }
 };
 
@@ -139,22 +145,22 @@ absl::Status NonlinearityStudy::Fit(const CorpusPlan& plan, Work& work) {
 absl::Status NonlinearityStudy::Observe(const SplitStream& slab, int64_t first_token, int64_t most, LayerStudy& study,
                                         Work& work) const {
   const Surrogate& surrogate = study.fitted.surrogate;
+  const at::Tensor mean = surrogate.output_mean.to(at::kFloat);
   return slab.ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * slab.window())));
     const at::Tensor x = slab.x().narrow(0, first, count), y = slab.y().narrow(0, first, count);
-    const at::Tensor left = y - surrogate.Predict(x);
-    const at::Tensor delta = RowNorms(left), output = RowNorms(y);
+    const at::Tensor delta = RowNorms(y - surrogate.Predict(x)), output = RowNorms(y);
     const at::Tensor kept = KeptByNorm(output, context_.options.sink_positions, study.fitted.norm_limit);
     study.delta.push_back(delta);
     study.output.push_back(output);
     study.kept.push_back(kept);
-    const at::Tensor total = (y.to(at::kDouble) - surrogate.output_mean).square().sum(-1);
-    const at::Tensor sums = at::cat(
-        {(delta.to(at::kDouble).square() * kept).sum(1, /*keepdim=*/true), (total * kept).sum(1, /*keepdim=*/true)}, 1);
-    study.r2.push_back(sums.cpu());
-    const at::Tensor rows = kept.flatten().nonzero().squeeze(1);
-    study.largest.Add(delta.flatten().index_select(0, rows).to(at::kDouble),
-                      rows + (first_token + first * slab.window()), x.flatten(0, 1).index_select(0, rows), most);
+    const at::Tensor spread = RowNorms(y - mean);
+    const auto squares_of_kept = [&](const at::Tensor& norms) {
+      return (norms.to(at::kDouble).square() * kept).sum(1, /*keepdim=*/true);
+    };
+    study.r2.push_back(at::cat({squares_of_kept(delta), squares_of_kept(spread)}, 1).cpu());
+    study.largest.Add(delta.flatten(), x.flatten(0, 1), kept.flatten().nonzero().squeeze(1),
+                      first_token + first * slab.window(), most);
     return absl::OkStatus();
   });
 }
@@ -225,7 +231,6 @@ void NonlinearityStudy::DescribeClusters(const CorpusPlan& plan, const LayerStud
 at::Tensor NonlinearityStudy::Cluster(const CorpusPlan& plan, const LayerStudy& study, double p95) {
   at::Tensor cluster_of = at::tensor(std::vector<int64_t>(held_.size(), -1));
   StructureRow row{.corpus = plan.name,
-
                    .layer = study.layer,
                    .silhouette = kNone,
                    .null_mean = kNone,

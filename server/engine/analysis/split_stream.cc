@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -68,12 +67,9 @@ absl::Status SplitStream::Enter(int layer, Work& work) {
   layer_ = layer;
   return ForBatches([&](int64_t first, int64_t count) -> absl::Status {
     GH_RETURN_IF_ERROR(work.Step(static_cast<double>(count * window())));
-    at::Tensor residual = residual_.narrow(0, first, count);
-    const MlpFn catch_input = [&](int, const at::Tensor& x) {
-      x_.narrow(0, first, count).copy_(x);
-      return at::zeros_like(x);
-    };
-    residual.copy_(PlainLayers(model_, residual.clone(), layer, layer + 1, catch_input));
+    const BeforeMlp before = PlainBeforeMlp(model_, residual_.narrow(0, first, count), layer);
+    residual_.narrow(0, first, count).copy_(before.residual);
+    x_.narrow(0, first, count).copy_(before.x);
     return absl::OkStatus();
   });
 }

@@ -121,13 +121,17 @@ at::Tensor PlainEmbed(const ModelWeights& model, const at::Tensor& ids) {
   return tokens + at::embedding(model.position_embedding, positions).to(at::kFloat);
 }
 
-at::Tensor PlainLayers(const ModelWeights& model, at::Tensor residual, int first, int last, const MlpFn& mlp) {
+BeforeMlp PlainBeforeMlp(const ModelWeights& model, const at::Tensor& residual, int layer) {
   const ModelConfig& config = model.config;
+  const LayerWeights& weights = model.layers[layer];
+  const at::Tensor attended = residual + Attention(model, layer, Norm(config, weights.attention_norm, residual));
+  return {attended, Norm(config, weights.mlp_norm, config.parallel_residual ? residual : attended)};
+}
+
+at::Tensor PlainLayers(const ModelWeights& model, at::Tensor residual, int first, int last, const MlpFn& mlp) {
   for (int layer = first; layer < last; ++layer) {
-    const LayerWeights& weights = model.layers[layer];
-    const at::Tensor attended = residual + Attention(model, layer, Norm(config, weights.attention_norm, residual));
-    const at::Tensor x = Norm(config, weights.mlp_norm, config.parallel_residual ? residual : attended);
-    residual = attended + (mlp ? mlp(layer, x) : PlainMlp(model, layer, x));
+    const BeforeMlp before = PlainBeforeMlp(model, residual, layer);
+    residual = before.residual + (mlp ? mlp(layer, before.x) : PlainMlp(model, layer, before.x));
   }
   return residual;
 }

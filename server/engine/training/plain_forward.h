@@ -40,6 +40,13 @@ at::Tensor PlainNeuronsWrite(const ModelWeights& model, int layer, const at::Ten
 // d_model] float32.
 at::Tensor PlainEmbed(const ModelWeights& model, const at::Tensor& ids);
 
+// A layer up to its MLP, on a residual stream [batch, tokens, d_model] float32.
+struct BeforeMlp {
+  at::Tensor residual;  // what the MLP's output is added to
+  at::Tensor x;         // what the MLP reads
+};
+BeforeMlp PlainBeforeMlp(const ModelWeights& model, const at::Tensor& residual, int layer);
+
 // Layers [first, last) on a residual stream [batch, tokens, d_model] float32; each
 // MLP through `mlp` where given.
 at::Tensor PlainLayers(const ModelWeights& model, at::Tensor residual, int first, int last, const MlpFn& mlp = nullptr);
