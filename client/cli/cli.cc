@@ -41,7 +41,11 @@ void DeclareGlobals(CLI::App& app, GlobalFlags& flags) {
       ->capture_default_str();
   app.add_option("--replica", flags.replica,
                  "Of several replicas behind a proxy, the one to ask; operations are asked for at theirs anyway")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check([](const std::string& text) {
+        const bool sendable = std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c <= 0x7E; });
+        return sendable ? "" : "must be of printable ASCII, as a header is";
+      });
   app.add_option("--timeout", flags.timeout_seconds, "Give up after this long; 0: never")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {

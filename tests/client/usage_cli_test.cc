@@ -41,6 +41,14 @@ TEST(Errors, NameTheServerThatDoesNotAnswer) {
                          "`, or name another with --server\n");
 }
 
+TEST(Errors, NameAReplicaThatNoHeaderCanCarry) {
+  for (const std::string replica : {"r\u00fc", "a\nb"}) {
+    const Finished run = Gatehouse({"--replica", replica, "models"});
+    EXPECT_EQ(run.exit_code, kExitUsage);
+    EXPECT_THAT(run.err, AllOf(HasSubstr("--replica"), HasSubstr("printable ASCII")));
+  }
+}
+
 TEST(Errors, TellAServerThatEndedTheCallFromOneThatIsNotThere) {
   EXPECT_EQ(DescribeError(absl::UnavailableError("Socket closed"), "h:1", "m"),
             "the server at h:1 ended the call (Socket closed): try again later, or another with --server");

@@ -19,6 +19,7 @@
 #include "server/engine/analysis/experiments.h"
 #include "server/engine/analysis/mlp_profile.h"
 #include "server/engine/analysis/report_columns.h"
+#include "server/engine/gating/firing.h"
 
 namespace gatehouse {
 namespace {

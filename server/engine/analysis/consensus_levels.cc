@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "server/engine/analysis/statistics.h"
+#include "server/engine/gating/firing.h"
 
 namespace gatehouse {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "server/base/status_macros.h"
 #include "server/engine/analysis/logistic_gate.h"
-#include "server/engine/analysis/neuron_discovery.h"
 #include "server/engine/analysis/nonlinearity.h"
 #include "server/engine/analysis/surrogate_fit.h"
+#include "server/engine/gating/firing.h"
 
 namespace gatehouse {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "server/base/status_macros.h"
 #include "server/engine/analysis/nonlinearity.h"
+#include "server/engine/gating/firing.h"
 #include "server/engine/training/plain_forward.h"
 
 namespace gatehouse {

@@ -14,7 +14,7 @@
 
 #include "server/base/status_macros.h"
 #include "server/base/strings.h"
-#include "server/engine/analysis/neuron_discovery.h"
+#include "server/engine/gating/firing.h"
 #include "server/engine/training/plain_forward.h"
 
 namespace gatehouse {

@@ -16,9 +16,6 @@ namespace gatehouse {
 // neurons fire by default and fall silent where the MLP is most nonlinear, which fire there,
 // and which lead there.
 
-// A neuron fires where its activation exceeds this.
-inline constexpr double kFiringThreshold = 0.1;
-
 struct NeuronFindings {
   std::vector<NeuronFinding> consensus, exception, gateway;
 };

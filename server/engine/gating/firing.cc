@@ -2,8 +2,6 @@
 
 #include <ATen/ops/gt.h>
 
-#include "server/engine/analysis/neuron_discovery.h"
-
 namespace gatehouse {
 
 std::vector<uint64_t> FiringBits(const at::Tensor& activations) {

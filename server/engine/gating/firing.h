@@ -8,7 +8,10 @@
 
 namespace gatehouse {
 
-// Which neurons fire (methods B.4): bit i of each row says so of column i.  activations:
+// A neuron fires where its activation exceeds this (methods B.4).
+inline constexpr double kFiringThreshold = 0.1;
+
+// Which neurons fire: bit i of each row says so of column i.  activations:
 // [rows, k] float32, of a gated MLP those of the gate; k ≤ 64.
 std::vector<uint64_t> FiringBits(const at::Tensor& activations);
 
