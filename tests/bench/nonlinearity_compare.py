@@ -34,8 +34,14 @@ SINKS, RIDGE, BATCH_TOKENS = 4, 0.01, 2048
 STAGES = ("surrogates", "scores", "clusters")
 
 
+def peak_memory(pid):
+    """MiB, so far.  What wait4 says of a child begins with its parent's."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0
+
+
 def gatehouse(args, tokens, sizes, directory):
-    """Seconds of each stage, the splits, the scores [layers, blocks, window] and which tokens are no sinks."""
+    """Seconds of each stage, the splits, the scores [layers, blocks, window], which tokens are no sinks, and the peak memory."""
     tokens.astype("<i4").tofile(f"{directory}/tokens")
     command = [args.probe, args.model, "nonlinearity", "--tokens", f"{directory}/tokens", "--window-tokens", str(args.window),
                "--splits", f"{directory}/splits", "--resamples", "100"]
@@ -44,13 +50,12 @@ def gatehouse(args, tokens, sizes, directory):
     began = {}
     with open(f"{directory}/result", "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE)
-        tail = b""
+        tail, memory = b"", 0
         while chunk := os.read(process.stderr.fileno(), 65536):
-            tail = tail[-100:] + chunk
+            tail, memory = tail[-100:] + chunk, max(memory, peak_memory(process.pid))
             for stage in re.findall(rb"% (\w+) on|% (done)", tail):
                 began.setdefault((stage[0] or stage[1]).decode(), time.perf_counter())
-        _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
+    if process.wait() != 0:
         raise SystemExit(f"the probe failed: {tail.decode(errors='replace')}")
     with open(f"{directory}/result", "rb") as file:
         arrays = json.load(file)["arrays"]
@@ -59,7 +64,7 @@ def gatehouse(args, tokens, sizes, directory):
     values = [np.array(arrays[name]["values"]).reshape(arrays[name]["shape"]) for name in ("score.1", "kept.1")]
     ends = [began[stage] for stage in STAGES[1:]] + [began["done"]]
     seconds = {stage: end - began[stage] for stage, end in zip(STAGES, ends)}
-    return seconds, splits, values[0], values[1] > 0, usage.ru_maxrss / 1024
+    return seconds, splits, values[0], values[1] > 0, memory
 
 
 class Straightforward:
