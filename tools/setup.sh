@@ -59,8 +59,12 @@ sys.exit(not (2, 11) <= (major, minor) <= (2, 13))
 PY
 }
 
-# Python modules are compiled when they are first imported (--no-compile): most never are.
-#
+# pip_install NAME: tools/NAME.txt into the virtual environment.  Its modules are compiled when they are
+# first imported (--no-compile): most never are.
+pip_install() {
+  "$python" -m pip install --quiet --disable-pip-version-check --no-compile -r "tools/$1.txt" >&2
+}
+
 # The virtual environment of the checkout, with LibTorch: the machine's own torch (CPU
 # or CUDA build) where its Python has a suitable one, else the wheel.
 install_torch() {
@@ -74,7 +78,7 @@ install_torch() {
   fi
   if ! torch_usable "$python"; then
     say "Installing LibTorch (the torch wheel) into .venv"
-    "$python" -m pip install --quiet --disable-pip-version-check --no-compile -r tools/requirements.txt >&2
+    pip_install requirements
   fi
 }
 
@@ -84,7 +88,7 @@ install_python_requirements() {
   local file=tools/requirements-$1.txt stamp=.venv/.$1-requirements
   cmp -s "$file" "$stamp" && return
   say "Installing what tests need ($file)"
-  if "$python" -m pip install --quiet --disable-pip-version-check --no-compile -r "$file" >&2; then
+  if pip_install "requirements-$1"; then
     cp "$file" "$stamp"
   else
     echo "It could not be installed: the tests that need it will be skipped." >&2

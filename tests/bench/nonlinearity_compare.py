@@ -9,8 +9,8 @@ Both fit a surrogate for each layer on the same tokens and score the same others
 all cores, in one run.  The Python way: transformers with hooks that catch what an MLP reads and
 writes, ridge regression in float64 and scores with numpy.  Gatehouse: what `gatehouse experiment
 nonlinearity` runs, beside which it finds regimes and clusters (timed apart).  The scores of both
-are compared.  The best rate at which this machine multiplies float32 matrices of the layers'
-shape, of the libraries at hand, is measured in the same run.  Random tokens serve, since time does
+are compared.  The rates at which the libraries at hand multiply float32 matrices of the layers'
+shape are measured in the same run, by turns.  Random tokens serve, since time does
 not depend on them.
 """
 import argparse
@@ -41,10 +41,11 @@ def peak_memory(pid):
 
 
 def gatehouse(args, tokens, sizes, directory):
-    """Seconds of each stage, the splits, the scores [layers, blocks, window], which tokens are no sinks, and the peak memory."""
+    """Seconds of each stage, the splits, the scores [layers, blocks, window], which tokens are no sinks, and the peak
+    memory until the scores are there."""
     tokens.astype("<i4").tofile(f"{directory}/tokens")
-    command = [args.probe, args.model, "nonlinearity", "--tokens", f"{directory}/tokens", "--window-tokens", str(args.window),
-               "--splits", f"{directory}/splits", "--resamples", "100"]
+    command = [args.probe, args.model, "nonlinearity", "--tokens", f"{directory}/tokens",
+               "--window-tokens", str(args.window), "--splits", f"{directory}/splits", "--resamples", "100"]
     for name, size in sizes.items():
         command += [f"--{name}-tokens", str(size)]
     began = {}
@@ -108,21 +109,19 @@ class Straightforward:
         return np.concatenate(scores, axis=1)
 
 
-def best_product(d, d_mlp):
-    """float32 GFLOP/s of [2048, d] × [d, d_mlp], by library."""
+def products(d, d_mlp):
+    """float32 GFLOP/s of [2048, d] × [d, d_mlp], by library: eight times of each, by turns."""
     x, w = torch.randn(BATCH_TOKENS, d), torch.randn(d_mlp, d)
     ways = {"numpy": lambda a=x.numpy(), b=w.numpy().T: a @ b, "torch": lambda: x @ w.T}
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         ways["torch oneDNN"] = lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")
-    rates = {}
-    for name, product in ways.items():
-        product()
-        times = []
-        for _ in range(8):
+    rates = {name: [] for name in ways}
+    for turn in range(9):
+        for name, product in ways.items():
             start = time.perf_counter()
             product()
-            times.append(time.perf_counter() - start)
-        rates[name] = 2 * BATCH_TOKENS * d * d_mlp / min(times) / 1e9
+            if turn > 0:
+                rates[name].append(2 * BATCH_TOKENS * d * d_mlp / (time.perf_counter() - start) / 1e9)
     return rates
 
 
@@ -134,8 +133,8 @@ class Round:
         cut = tokens.reshape(-1, args.window)
         held = cut[sorted(splits["gate"] + splits["select"] + splits["report"])]
         config = python.model.config
-        self.rates = best_product(config.hidden_size, python.mlps[0].c_fc.weight.shape[1]
-                                  if hasattr(python.mlps[0], "c_fc") else config.intermediate_size)
+        self.rates = products(config.hidden_size, python.mlps[0].c_fc.weight.shape[1]
+                              if hasattr(python.mlps[0], "c_fc") else config.intermediate_size)
         self.theirs, start = {}, time.perf_counter()
         surrogates = python.fit(cut[splits["fit"]])
         self.theirs["surrogates"], start = time.perf_counter() - start, time.perf_counter()
@@ -177,7 +176,7 @@ def main():
 
     ours = {stage: sum(r.ours[stage] for r in rounds) for stage in STAGES}
     theirs = {stage: sum(r.theirs[stage] for r in rounds) for stage in STAGES[:2]}
-    rates = {name: max(r.rates[name] for r in rounds) for name in rounds[0].rates}
+    rates = {name: float(np.median([r.rates[name] for r in rounds])) for name in rounds[0].rates}
     # Attention's four products and the MLP's two, and the surrogate.
     scored = args.rounds * args.tokens
     flops = scored * len(python.mlps) * (24 + 2) * config.hidden_size ** 2
@@ -192,7 +191,8 @@ def main():
         "matrix_product_gflops": {name: round(rate, 1) for name, rate in rates.items()},
         "gatehouse_gflops_while_scoring": round(flops / ours["scores"] / 1e9, 1),
         "share_of_best_product": round(flops / ours["scores"] / 1e9 / best, 2),
-        "gatehouse_peak_mib": round(max(r.memory for r in rounds)), "gatehouse_peak_mib_at_twice_the_tokens": grown and round(grown),
+        "gatehouse_peak_mib": round(max(r.memory for r in rounds)),
+        "gatehouse_peak_mib_at_twice_the_tokens": grown and round(grown),
         "python_peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }, indent=1))
 
