@@ -21,14 +21,9 @@ bool Canceller::WaitFor(absl::Duration duration) {
   return changed_.wait_for(lock, absl::ToChronoNanoseconds(duration), [this] { return cancelled_; });
 }
 
-namespace {
-
-// gRPC ends the program over any other.
 bool CanBeSent(const std::string& header) {
   return std::all_of(header.begin(), header.end(), [](char c) { return c >= 0x20 && c <= 0x7E; });
 }
-
-}  // namespace
 
 CallContext::CallContext(absl::Time deadline, Canceller* canceller, const std::string& replica)
     : canceller_(canceller) {

@@ -10,6 +10,9 @@
 
 namespace gatehouse::client {
 
+// Whether a header may hold this: printable ASCII.  gRPC ends the program over any other.
+bool CanBeSent(const std::string& header);
+
 // The gRPC context of one call, with its deadline, which its Canceller can end.
 class CallContext {
  public:

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "client/call_context.h"
 #include "client/cli/flags.h"
 
 namespace gatehouse::cli {
@@ -43,8 +44,7 @@ void DeclareGlobals(CLI::App& app, GlobalFlags& flags) {
                  "Of several replicas behind a proxy, the one to ask; operations are asked for at theirs anyway")
       ->type_name("NAME")
       ->check([](const std::string& text) {
-        const bool sendable = std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c <= 0x7E; });
-        return sendable ? "" : "must be of printable ASCII, as a header is";
+        return client::CanBeSent(text) ? "" : "must be of printable ASCII, as a header is";
       });
   app.add_option("--timeout", flags.timeout_seconds, "Give up after this long; 0: never")
       ->type_name("SECONDS")
